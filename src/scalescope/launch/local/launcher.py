@@ -9,17 +9,19 @@ from typing import Any
 from scalescope.catalog.benchmarks.memory import EXACT_ALLOCATION
 from scalescope.catalog.link import rates_of
 from scalescope.catalog.measuring import Measuring
+from scalescope.experiment.command_line import filled_words
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.host_memory import usable_memory
 from scalescope.inspection import inspect_system
 from scalescope.launch.launcher import Outcome, Watcher, judge
+from scalescope.launch.local.command.launch import CommandLaunch
 from scalescope.launch.local.network import ShapedNetwork, check_possible
 from scalescope.launch.local.outlook import outlook
 from scalescope.launch.local.pinning import cpus_for
 from scalescope.launch.local.processes import FreshSpawner, Spawner, SpawnFailed, Zygote, can_fork
-from scalescope.launch.local.split_gpu import SplitGpu
 from scalescope.launch.local.rank_watch import SupervisedLaunch, SupervisedRank
+from scalescope.launch.local.split_gpu import SplitGpu
 from scalescope.launch.local.supervisor import Supervisor
 from scalescope.launch.loopback import LOOPBACK
 from scalescope.launch.private_directory import private_directory
@@ -83,9 +85,11 @@ class LocalLauncher:
         return load_at_start(self._meter, self._began, [gpu.uuid for gpu in self.machine().gpus])
 
     def check(self, trial: Trial) -> None:
-        """A shaped link needs rights and tools; everything else can be started here."""
+        """A shaped link needs rights and tools, a command values for its placeholders."""
         if trial.link is not None:
             check_possible()
+        if trial.is_command:
+            filled_words(trial)
 
     def launch(
         self,
@@ -99,9 +103,8 @@ class LocalLauncher:
     ) -> Outcome:
         with private_directory(folder.path) as directory:
             try:
-                outcome = self._launch_in(
-                    directory, trial, launch, folder, _TimeLimits(limits, deadline), watcher
-                )
+                run = self._run_command if trial.is_command else self._launch_in
+                outcome = run(directory, trial, launch, folder, _TimeLimits(limits, deadline), watcher)
             except SpawnFailed as error:
                 self._replace_zygote()
                 return Outcome(status="failed", reason=str(error))
@@ -171,6 +174,28 @@ class LocalLauncher:
             raise
         finally:
             telemetry.close()
+
+    def _run_command(
+        self,
+        directory: Path,
+        trial: Trial,
+        launch: int,
+        folder: RunFolder,
+        limits: "_TimeLimits",
+        watcher: Watcher,
+    ) -> Outcome:
+        return CommandLaunch(
+            trial=trial,
+            number=launch,
+            directory=directory,
+            folder=folder,
+            limits=limits.of_stages,
+            deadline=limits.deadline,
+            split=self._split_of(trial),
+            gpus=self.machine().gpus if trial.on_gpu else (),
+            sampled_gpus=gpus_of(trial, self.machine()) if self.telemetry and trial.on_gpu else (),
+            meter=self._meter if self.telemetry else None,
+        ).run(watcher)
 
     def _job(
         self,

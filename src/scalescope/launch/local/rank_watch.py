@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -126,9 +126,9 @@ class RankWatch:
             if self.is_lost(number) or rank.record().get("state") == "failed"
         ]
 
-    def culprit(self) -> int:
-        """Of the ranks that failed, the one whose failure explains the others'."""
-        return find_culprit(map(self._rank_failure, self.failed_ranks())).rank
+    def culprit(self, failed: Iterable[int]) -> int:
+        """Of ranks that failed, the one whose failure explains the others'."""
+        return find_culprit(map(self._rank_failure, failed)).rank
 
     def _rank_failure(self, rank: int) -> RankFailure:
         error = self.ranks[rank].record().get("error") or {}

@@ -55,7 +55,7 @@ class Supervisor:
 
     def _failure(self) -> Outcome:
         self._settle()
-        rank = self._watch.culprit()
+        rank = self._watch.culprit(self._watch.failed_ranks())
         error = self._ranks[rank].record().get("error") or {}
         step = self._watch.step(rank)
         where = "" if step is None else f" at step {step}"
