@@ -1,4 +1,4 @@
-"""Acted commands as real processes: a result or one clear line that says why not, and nothing left running."""
+"""Acted commands as real processes: a result or one clear line why not, and nothing left running."""
 
 import json
 import os
@@ -391,7 +391,7 @@ _TORCHRUN = (
 
 
 def _under_torchrun(behaviour: str) -> str:
-    return f"{sys.executable} {_TORCHRUN} {sys.executable} -I {SCRIPT} {behaviour}"
+    return f"{_TORCHRUN} {sys.executable} -I {SCRIPT} {behaviour}"
 
 
 def test_ranks_of_torchrun_are_measured(commands: Commands) -> None:
