@@ -66,6 +66,7 @@ FILES = {
     "experiment/yaml_file.py": USER_SYNTAX,
     "host_memory.py": OTHER_PROGRAM,
     "inspection.py": OTHER_PROGRAM,
+    "launch/local/command": OTHER_PROGRAM,
     "launch/local/network.py": OTHER_PROGRAM,
     "launch/local/outlook.py": OTHER_PROGRAM,
     "launch/local/split_gpu.py": OTHER_PROGRAM,

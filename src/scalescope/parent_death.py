@@ -31,4 +31,7 @@ def _watch(parent: int) -> None:
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
-    os.execvp(sys.argv[2], sys.argv[2:])  # noqa: S606 - the signal stays armed over exec
+    try:
+        os.execvp(sys.argv[2], sys.argv[2:])  # noqa: S606 - the signal stays armed over exec
+    except OSError as problem:
+        sys.exit(f"{sys.argv[2]}: could not be started: {problem.strerror}")

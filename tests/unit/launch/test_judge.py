@@ -9,6 +9,7 @@ from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import judge, record_from
 from scalescope.results.result import RankRecord
+from tests.unit.launch.command_launches import command_trial
 
 
 def _trial(without_communication: bool = False) -> Trial:
@@ -58,6 +59,23 @@ def test_without_communication_parameters_may_differ_but_losses_must_be_finite()
         judge(_trial(without_communication=True), _records({"first_step_with_bad_loss": 1})).status
         == "invalid"
     )
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ((8, 8), None),
+        ((8, None), "rank 1 measured no step"),
+        ((8, 9), "the ranks measured different numbers of steps: 8 on rank 0, 9 on rank 1"),
+    ],
+)
+def test_ranks_of_a_command_must_have_measured_the_same_steps(
+    steps: tuple[int | None, ...], reason: str | None
+) -> None:
+    records = _records(*({"measured_steps": count} for count in steps))
+    outcome = judge(command_trial("python train.py"), records)
+    assert (outcome.status, outcome.reason) == ("ok" if reason is None else "invalid", reason)
+    assert outcome.records == records
 
 
 def _recorded(world_size: int = 2, **ablations: bool) -> Trial:

@@ -251,6 +251,8 @@ class AttachedLauncher:
 
     def check(self, trial: Trial) -> None:
         """Ranks that are already running cannot be changed: not their number, variables or environment."""
+        if trial.is_command:
+            raise BadInput("commands start their own ranks; run scalescope outside torchrun and srun")
         check_for_ranks(trial, self._context.world_size)
         for name in _KEPT_BY_RANKS:
             if self._cores_of_ranks.setdefault(name, trial.settings.get(name)) != trial.settings.get(name):

@@ -2,24 +2,27 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from scalescope.catalog.benchmarks.memory import EXACT_ALLOCATION
 from scalescope.catalog.link import rates_of
 from scalescope.catalog.measuring import Measuring
-from scalescope.cores import cores_near, own_cores, share_near, share_of
-from scalescope.experiment.machine import Gpu, Machine
+from scalescope.experiment.command_line import filled_words
+from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.host_memory import usable_memory
 from scalescope.inspection import inspect_system
 from scalescope.launch.launcher import Outcome, Watcher, judge
+from scalescope.launch.local.command.launch import CommandLaunch
 from scalescope.launch.local.network import ShapedNetwork, check_possible
 from scalescope.launch.local.outlook import outlook
+from scalescope.launch.local.pinning import cpus_for
 from scalescope.launch.local.processes import FreshSpawner, Spawner, SpawnFailed, Zygote, can_fork
+from scalescope.launch.local.rank_watch import SupervisedLaunch, SupervisedRank
 from scalescope.launch.local.split_gpu import SplitGpu
-from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank, Supervisor
+from scalescope.launch.local.supervisor import Supervisor
 from scalescope.launch.loopback import LOOPBACK
 from scalescope.launch.private_directory import private_directory
 from scalescope.launch.probing import machine_from_probe, probe_in_new_process
@@ -30,8 +33,6 @@ from scalescope.results.other_load import OtherLoad
 from scalescope.results.ranks.heartbeat import Heartbeats
 from scalescope.results.ranks.rank_job import ROOM_VARIABLE, RankJob
 from scalescope.results.run_folder import RunFolder
-
-Cores = frozenset[int] | None
 
 # The supervisor's limits decide: the group's own would run out in the ranks that wait, and blame them.
 _GROUP_TIMEOUT_S = 24 * 3600.0
@@ -84,9 +85,11 @@ class LocalLauncher:
         return load_at_start(self._meter, self._began, [gpu.uuid for gpu in self.machine().gpus])
 
     def check(self, trial: Trial) -> None:
-        """A shaped link needs rights and tools; everything else can be started here."""
+        """A shaped link needs rights and tools, a command values for its placeholders."""
         if trial.link is not None:
             check_possible()
+        if trial.is_command:
+            filled_words(trial)
 
     def launch(
         self,
@@ -100,9 +103,8 @@ class LocalLauncher:
     ) -> Outcome:
         with private_directory(folder.path) as directory:
             try:
-                outcome = self._launch_in(
-                    directory, trial, launch, folder, _TimeLimits(limits, deadline), watcher
-                )
+                run = self._run_command if trial.is_command else self._launch_in
+                outcome = run(directory, trial, launch, folder, _TimeLimits(limits, deadline), watcher)
             except SpawnFailed as error:
                 self._replace_zygote()
                 return Outcome(status="failed", reason=str(error))
@@ -172,6 +174,28 @@ class LocalLauncher:
             raise
         finally:
             telemetry.close()
+
+    def _run_command(
+        self,
+        directory: Path,
+        trial: Trial,
+        launch: int,
+        folder: RunFolder,
+        limits: "_TimeLimits",
+        watcher: Watcher,
+    ) -> Outcome:
+        return CommandLaunch(
+            trial=trial,
+            number=launch,
+            directory=directory,
+            folder=folder,
+            limits=limits.of_stages,
+            deadline=limits.deadline,
+            split=self._split_of(trial),
+            gpus=self.machine().gpus if trial.on_gpu else (),
+            sampled_gpus=gpus_of(trial, self.machine()) if self.telemetry and trial.on_gpu else (),
+            meter=self._meter if self.telemetry else None,
+        ).run(watcher)
 
     def _job(
         self,
@@ -261,30 +285,3 @@ def room_for(trial: Trial, limits: Measuring) -> dict[str, str]:
 def _limits_process(trial: Trial) -> bool:
     """Whether the system limits the memory of each process, which needs an allocator that reserves none."""
     return trial.memory_limit is not None and not trial.on_gpu
-
-
-def cpus_for(
-    trial: Trial, rank: int, gpus: Sequence[Gpu] = (), near: Callable[[str | None], Cores] = cores_near
-) -> list[int]:
-    """The cores a rank is pinned to; none where there are not enough for all, or it is not to be pinned.
-
-    A GPU rank's helpers (loader, watchdogs) run on the same cores, so it gets its whole share of those next
-    to its GPU, or of the host's where the system does not say which those are.
-    """
-    asked = trial.pin_cores
-    if asked == "no" or (asked == "auto" and trial.device != "cpu"):
-        return []
-    cores, ranks = own_cores(), trial.world_size
-    if trial.device == "cpu":
-        return share_of(cores, trial.threads_per_rank, ranks, rank)
-    buses = [_gpu_of(trial, other, gpus) for other in range(ranks)]
-    return share_near(cores, [near(bus) for bus in buses], rank) or share_of(
-        cores, len(cores) // ranks, ranks, rank
-    )
-
-
-def _gpu_of(trial: Trial, rank: int, gpus: Sequence[Gpu]) -> str | None:
-    """The PCI bus of the GPU that a rank uses: the parts of a split GPU are all of the first."""
-    if not gpus:
-        return None
-    return gpus[0 if trial.split_gpu else rank % len(gpus)].pci_bus

@@ -7,7 +7,9 @@ from scalescope.results.result import RankRecord
 
 
 def judge(trial: Trial, records: list[RankRecord]) -> Outcome:
-    """Losses must be finite, and parameters equal on all ranks."""
+    """Losses must be finite, and parameters equal on all ranks; of a command neither is known."""
+    if trial.is_command:
+        return _judge_command(records)
     bad_steps = [
         (int(step), record.rank)
         for record in records
@@ -21,5 +23,19 @@ def judge(trial: Trial, records: list[RankRecord]) -> Outcome:
     sums = {record.counters.get("parameter_checksum") for record in records}
     if len(sums) > 1 and not has_ablation(trial, NO_COMM):
         reason = "the ranks' parameters differ after training"
+        return Outcome(status="invalid", reason=reason, records=records)
+    return Outcome(status="ok", records=records)
+
+
+def _judge_command(records: list[RankRecord]) -> Outcome:
+    """Every rank must have measured steps, and all of them as many."""
+    steps = {record.rank: record.counters.get("measured_steps") for record in records}
+    without = [rank for rank, count in steps.items() if not count]
+    if without:
+        reason = f"rank {without[0]} measured no step"
+        return Outcome(status="invalid", reason=reason, rank=without[0], records=records)
+    if len(set(steps.values())) > 1:
+        counts = ", ".join(f"{count} on rank {rank}" for rank, count in steps.items())
+        reason = f"the ranks measured different numbers of steps: {counts}"
         return Outcome(status="invalid", reason=reason, records=records)
     return Outcome(status="ok", records=records)

@@ -20,6 +20,7 @@ from scalescope.launch.probing import Node
 from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import WINDOW
 from scalescope.results.run_folder import RunFolder
+from tests.unit.launch.command_launches import command_trial
 
 NODES = [(0, 2, 4), (1, 3, 5, 7), (6,)]  # as `srun --distribution=cyclic` may deal them out
 
@@ -53,6 +54,12 @@ def test_what_running_ranks_keep_cannot_be_swept(monkeypatch: pytest.MonkeyPatch
         launcher.check(Trial(settings={"world_size": 4, **fixed, "pin_cores": "no"}))
     with pytest.raises(BadInput, match="--threads-per-rank"):
         launcher.check(Trial(settings={"world_size": 4, **fixed, "threads_per_rank": 2}))
+
+
+def test_a_command_is_refused_by_ranks_that_are_already_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attached, "start_worker", lambda *_, **__: None)
+    with pytest.raises(BadInput, match="outside torchrun and srun"):
+        AttachedLauncher(RankContext(0, 4)).check(command_trial("torchrun train.py"))
 
 
 class Worker:

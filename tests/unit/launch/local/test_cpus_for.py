@@ -6,7 +6,7 @@ import pytest
 
 from scalescope.experiment.machine import Gpu
 from scalescope.experiment.trial import Trial
-from scalescope.launch.local.launcher import cpus_for
+from scalescope.launch.local.pinning import cpus_for
 
 
 def _trial(ranks: int, threads: int, device: str = "cpu") -> Trial:

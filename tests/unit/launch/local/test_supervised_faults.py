@@ -16,8 +16,9 @@ import pytest
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import settings_of
 from scalescope.launch.launcher import Outcome
-from scalescope.launch.local import supervisor as module
-from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank, Supervisor
+from scalescope.launch.local import logs
+from scalescope.launch.local.rank_watch import SupervisedLaunch, SupervisedRank
+from scalescope.launch.local.supervisor import Supervisor
 from scalescope.results.ranks.heartbeat import Heartbeats
 from scalescope.results.ranks.rank_placement import RankPlacement
 from tests.conftest import clean_environment
@@ -186,7 +187,7 @@ def _lives(pid: int) -> bool:
 
 
 def test_a_flood_of_output_is_capped(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LARGEST_LOG_BYTES", 8 << 20)
+    monkeypatch.setattr(logs, "_LARGEST_BYTES", 8 << 20)
     launch = begin("print:20@1:3")
     assert launch.run().status == "ok"
     assert 1 << 20 < os.stat(launch.log(1)).st_size <= 8 << 20

@@ -9,8 +9,10 @@ import pytest
 
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import settings_of
+from scalescope.launch.local import logs
 from scalescope.launch.local import supervisor as module
-from scalescope.launch.local.supervisor import SupervisedLaunch, SupervisedRank, Supervisor
+from scalescope.launch.local.rank_watch import RankWatch, SupervisedLaunch, SupervisedRank
+from scalescope.launch.local.supervisor import Supervisor
 from scalescope.results.ranks.heartbeat import Beat, Heartbeats, Phase, RankStage
 from scalescope.results.ranks.rank_placement import RankPlacement
 
@@ -67,17 +69,24 @@ class _Stage:
     def supervisor(
         self, deadline: float | None = None, *, memory_is_limited: bool = False, **limits: float
     ) -> Supervisor:
+        launch = self._launch(deadline, memory_is_limited=memory_is_limited, **limits)
+        return Supervisor(launch, _Silent(), time.sleep)
+
+    def watch(self) -> RankWatch:
+        return RankWatch(self._launch(None, memory_is_limited=False), _Silent())
+
+    def _launch(
+        self, deadline: float | None, *, memory_is_limited: bool, **limits: float
+    ) -> SupervisedLaunch:
         usual = {setting.name: setting.default for setting in settings_of(Measuring)}
-        measuring = Measuring(**{**usual, **limits})
-        launch = SupervisedLaunch(
+        return SupervisedLaunch(
             ranks=self.ranks,
             beats=self.beats,
-            limits=measuring,
+            limits=Measuring(**{**usual, **limits}),
             steps=8,
             deadline=deadline,
             memory_is_limited=memory_is_limited,
         )
-        return Supervisor(launch, _Silent(), time.sleep)
 
 
 @pytest.fixture(autouse=True)
@@ -192,11 +201,11 @@ def test_a_slow_warm_up_extends_the_stall_limit(tmp_path: Path) -> None:
     play = _Stage(tmp_path, [None])
     play.beats.write(0, Beat(3, 4, RankStage.STEADY, Phase.INPUT, 5.0))
     rank = play.ranks[0]
-    supervisor = play.supervisor()
+    watch = play.watch()
     rank.stage = RankStage.STEADY
-    assert supervisor._time_limit_s(rank) == 100.0
+    assert watch.time_limit_s(rank) == 100.0
     play.beats.write(0, Beat(3, 4, RankStage.STEADY, Phase.INPUT, 0.1))
-    assert supervisor._time_limit_s(rank) == 30.0
+    assert watch.time_limit_s(rank) == 30.0
 
 
 def test_ranks_that_outlast_sigkill_do_not_hold_the_launcher(tmp_path: Path) -> None:
@@ -206,7 +215,7 @@ def test_ranks_that_outlast_sigkill_do_not_hold_the_launcher(tmp_path: Path) -> 
 
 
 def test_a_log_is_capped_when_its_rank_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LARGEST_LOG_BYTES", 100)
+    monkeypatch.setattr(logs, "_LARGEST_BYTES", 100)
     play = _Stage(tmp_path, [None])
     play.ranks[0].log.write_bytes(b"x" * 1000)
     play.supervisor().end_all()

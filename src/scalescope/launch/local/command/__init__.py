@@ -1,0 +1,1 @@
+"""Training commands: started as they are, watched, and ended with everything they started."""

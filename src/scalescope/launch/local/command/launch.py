@@ -1,0 +1,140 @@
+"""One launch of a training command: its files are written, it is started, watched and ended."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scalescope.catalog.measuring import Measuring
+from scalescope.errors import BadInput
+from scalescope.experiment.command_line import filled_words
+from scalescope.experiment.machine import Gpu
+from scalescope.experiment.trial import Trial
+from scalescope.launch.launcher import Outcome, Watcher
+from scalescope.launch.local.command.environment import command_environment, rank_cpus, rank_environments
+from scalescope.launch.local.command.processes import PACKAGE, CommandProcess, start_command
+from scalescope.launch.local.command.supervisor import CommandSupervisor, RankOfCommand, SupervisedCommand
+from scalescope.launch.local.rank_watch import SupervisedLaunch, SupervisedRank
+from scalescope.launch.local.split_gpu import SplitGpu
+from scalescope.launch.telemetry.load import LoadMeter
+from scalescope.launch.telemetry.sampler import Telemetry
+from scalescope.results.ranks.attach_job import PROCESSES, AttachJob
+from scalescope.results.ranks.heartbeat import Heartbeats
+from scalescope.results.result import RankRecord
+from scalescope.results.run_folder import RunFolder
+
+_HOOK = Path(__file__).with_name("startup_hook.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandLaunch:
+    """What one launch is made of: what to run, where its files lie, and its part of the machine."""
+
+    trial: Trial
+    number: int
+    directory: Path  # private to this launch
+    folder: RunFolder
+    limits: Measuring
+    deadline: float | None = None  # on the monotonic clock
+    split: SplitGpu | None = None
+    gpus: Sequence[Gpu] = ()
+    sampled_gpus: Sequence[str] = ()  # ids
+    meter: LoadMeter | None = None  # None: nothing is sampled
+
+    def run(self, watcher: Watcher) -> Outcome:
+        """Start the command and watch it to its end."""
+        beats = Heartbeats(self.directory / "beats", self.trial.world_size, create=True)
+        for stale in (*self.rank_files, self.log):
+            stale.unlink(missing_ok=True)
+        try:
+            process = self._start()
+        except BadInput as error:
+            return Outcome(status="failed", reason=str(error), bad_input=True)
+        ranks = [RankOfCommand(process) for _ in self.rank_files]
+        supervised = SupervisedLaunch(
+            ranks=[
+                SupervisedRank(process=rank, rank_file=file, log=self.log)
+                for rank, file in zip(ranks, self.rank_files, strict=True)
+            ],
+            beats=beats,
+            limits=self.limits,
+            steps=self.trial.steps,
+            deadline=self.deadline,
+        )
+        command = SupervisedCommand(
+            trial=self.trial,
+            process=process,
+            ranks=ranks,
+            launch=supervised,
+            directory=self.directory,
+            log=self.log,
+        )
+        try:
+            return self._supervise(command, watcher)
+        except BaseException:
+            process.end()
+            raise
+
+    def _supervise(self, command: SupervisedCommand, watcher: Watcher) -> Outcome:
+        if self.meter is None:
+            return CommandSupervisor(command, watcher).run()
+        telemetry = Telemetry(
+            self.sampled_gpus,
+            lambda: _known_pids(command.ranks),
+            meter=self.meter,
+            shows_processes=self.split is None,
+        )
+        sampled: dict[str, Any] = {}
+
+        def measured(records: Sequence[RankRecord]) -> None:
+            sampled.update(telemetry.of_window(records))
+
+        try:
+            outcome = CommandSupervisor(command, watcher, telemetry.sample, measured).run()
+        finally:
+            telemetry.close()
+        return dataclasses.replace(outcome, telemetry=sampled)
+
+    @property
+    def rank_files(self) -> list[Path]:
+        ranks = range(self.trial.world_size)
+        return [self.folder.rank_file(self.trial.trial_id, self.number, rank).absolute() for rank in ranks]
+
+    @property
+    def log(self) -> Path:
+        """Of the command and all its ranks."""
+        return self.folder.log_file(self.trial.trial_id, self.number, 0).absolute()
+
+    def _start(self) -> CommandProcess:
+        words = filled_words(self.trial)
+        environments = rank_environments(self.trial, self.split, self.gpus)
+        job_file, hook = self.directory / "job.json", self.directory / "python"
+        hook.mkdir()
+        (hook / "sitecustomize.py").write_text(_HOOK.read_text(encoding="utf-8"), encoding="utf-8")
+        (self.directory / PROCESSES).mkdir()
+        job_file.write_text(self._job(environments).to_text(), encoding="utf-8")
+        environment = command_environment(self.trial, os.environ, job_file, hook, environments)
+        return start_command(words, environment, self.log, job_file, outlives_us=self.trial.keeps_running)
+
+    def _job(self, environments: list[dict[str, str]]) -> AttachJob:
+        return AttachJob(
+            settings=dict(self.trial.settings),
+            launch=self.number,
+            world_size=self.trial.world_size,
+            directory=str(self.directory),
+            rank_files=[str(file) for file in self.rank_files],
+            heartbeat_file=str(self.directory / "beats"),
+            folder=str(self.folder.path.absolute()),
+            parent=0 if self.trial.keeps_running else os.getpid(),
+            package_parent=str(PACKAGE.parent),
+            environment=environments,
+            cpus=rank_cpus(self.trial, self.gpus),
+        )
+
+
+def _known_pids(ranks: Sequence[RankOfCommand]) -> list[int]:
+    """The ids of all ranks, once all are known: samples are kept by rank."""
+    pids = [rank.pid for rank in ranks]
+    return pids if all(pids) else []

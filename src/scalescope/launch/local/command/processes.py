@@ -1,0 +1,143 @@
+"""The processes of a training command: started without a shell, and ended wherever they have moved to."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import scalescope
+from scalescope.errors import BadInput
+from scalescope.launch.local.processes import signal_group
+from scalescope.launch.telemetry.load import PROC, process_tree
+from scalescope.results.ranks.attach_job import JOB_VARIABLE
+
+PACKAGE = Path(scalescope.__file__).parent
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_TERM_GRACE_S = 1.0
+_KILL_LIMIT_S = 3.0  # a process inside the kernel can outlast SIGKILL; it must not hold us too
+_INTERRUPT_GRACE_S = 30.0  # what torchrun gives its ranks too; they may be saving their work
+
+
+class CommandProcess:
+    """A running command; it leads a session, but what it starts may lead others."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", job_file: str) -> None:
+        self._process = process
+        self._mark = f"{JOB_VARIABLE}={job_file}".encode()
+
+    @property
+    def exit_code(self) -> int | None:
+        """Negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def has(self, pid: int) -> bool:
+        """Whether a process belongs to this launch, by its environment."""
+        try:
+            return self._mark in (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        except OSError:  # it ended, or it is another user's
+            return False
+
+    def members(self) -> set[int]:
+        """The processes of this launch: those below the command, and those with its environment."""
+        below = set() if self.exit_code is not None else set(process_tree(PROC, self._process.pid))
+        return below | {pid for pid in _all_processes() if self.has(pid)}
+
+    def interrupt(self) -> None:
+        """Pass on a Ctrl-C and wait for the command's own end, unless it is pressed again."""
+        with _held_signals() as pressed:
+            signal_group(self._process.pid, signal.SIGINT)
+            _wait(lambda: self.exit_code is None and not pressed, _INTERRUPT_GRACE_S)
+            self.end()
+
+    def end(self) -> None:
+        """End everything of this launch: ask first, insist after a second."""
+        self._signal(signal.SIGTERM)
+        _wait(self._is_alive, _TERM_GRACE_S)
+        deadline = time.monotonic() + _KILL_LIMIT_S
+        while self._is_alive() and time.monotonic() < deadline:
+            self._signal(signal.SIGKILL)
+            _wait(self._is_alive, 0.1)
+
+    def _is_alive(self) -> bool:
+        return self.exit_code is None or bool(self.members())
+
+    def _signal(self, number: int) -> None:
+        members = self.members()
+        signal_group(self._process.pid, number)
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+
+def start_command(
+    words: Sequence[str], environment: Mapping[str, str], log: Path, job_file: Path, *, outlives_us: bool
+) -> CommandProcess:
+    """Start the command in the working folder; it ends with us unless it may outlive us."""
+    _check_program(words[0], environment)
+    started = [*words] if outlives_us else [*_dying_with_us(), *words]
+    try:
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                started,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise BadInput(f"{words[0]}: could not be started: {error.strerror}") from None
+    return CommandProcess(process, str(job_file))
+
+
+def _dying_with_us() -> list[str]:
+    """Runs a program that the system ends when we end.
+
+    By its file and without site-packages: this interpreter must not run the hook of the command.
+    """
+    return [sys.executable, "-I", "-S", str(PACKAGE / "parent_death.py"), str(os.getpid())]
+
+
+def _check_program(program: str, environment: Mapping[str, str]) -> None:
+    if shutil.which(program, path=environment.get("PATH")) is not None:
+        return
+    if Path(program).is_file():
+        raise BadInput(f"{program}: is not executable; start it with the program that runs it, e.g. python")
+    raise BadInput(f"{program}: command not found; check its name and that its environment is active")
+
+
+def _all_processes() -> list[int]:
+    try:
+        return [int(process.name) for process in PROC.iterdir() if process.name.isdecimal()]
+    except OSError:  # a system without /proc: only the command's own group is known
+        return []
+
+
+def _wait(condition: Callable[[], bool], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _held_signals() -> Iterator[list[int]]:
+    """Collect signals that would end us, and obey them at the end: the command must not outlive us here."""
+    pressed: list[int] = []
+    before = {int(number): signal.getsignal(number) for number in _STOPPING}
+    handled = {n: handler for n, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    try:
+        with contextlib.suppress(ValueError):  # only the main thread receives signals
+            for number in handled:
+                signal.signal(number, lambda got, _: pressed.append(got))
+        yield pressed
+    finally:
+        with contextlib.suppress(ValueError):
+            for number, handler in handled.items():
+                signal.signal(number, handler)
+        for number in pressed[:1]:
+            os.kill(os.getpid(), number)

@@ -1,0 +1,223 @@
+"""CommandSupervisor: watches a training command and its ranks, and says what became of them."""
+
+import dataclasses
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scalescope.errors import Interrupted
+from scalescope.experiment.trial import Trial
+from scalescope.launch.launcher import Outcome, Watcher
+from scalescope.launch.local.command.evidence import CommandEvidence, extra_ranks, read_reports
+from scalescope.launch.local.command.processes import CommandProcess
+from scalescope.launch.local.logs import cap_log
+from scalescope.launch.local.rank_watch import RankWatch, SupervisedLaunch
+from scalescope.results.ranks.heartbeat import RankStage
+from scalescope.results.ranks.secondary_errors import is_secondary_error
+from scalescope.results.result import RankRecord
+
+_POLL_S = 0.1
+_SETTLE_S = 2.0  # after a rank's error: lets the others report theirs, and the launcher end
+
+
+class RankOfCommand:
+    """A rank of a command, as far as it can be seen: its record has its process id."""
+
+    def __init__(self, command: CommandProcess) -> None:
+        self._command = command
+        self.pid = 0  # unknown so far
+
+    def poll(self) -> int | None:
+        return self._command.exit_code
+
+    def identify(self, pid: object) -> None:
+        """Take the id from the rank's record, if the process is one of the command's."""
+        if self.pid == 0 and isinstance(pid, int) and self._command.has(pid):
+            self.pid = pid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisedCommand:
+    """What is supervised: the command, its ranks, and where its processes leave reports."""
+
+    trial: Trial
+    process: CommandProcess
+    ranks: Sequence[RankOfCommand]
+    launch: SupervisedLaunch
+    directory: Path
+    log: Path
+
+
+class CommandSupervisor:
+    """One launch of a command from its start to the end of the last process."""
+
+    def __init__(
+        self,
+        command: SupervisedCommand,
+        watcher: Watcher,
+        sample: Callable[[], None] = lambda: None,
+        measured: Callable[[Sequence[RankRecord]], None] = lambda records: None,  # once all ranks are done
+    ) -> None:
+        self._command = command
+        self._process = command.process
+        self._keeps_running = command.trial.keeps_running
+        self._watch = RankWatch(command.launch, watcher)
+        self._sample = sample
+        self._measured = measured
+        self._measured_at: float | None = None
+
+    def run(self) -> Outcome:
+        """Watch until there is a result or a reason for none; a command that keeps running, until it ends."""
+        try:
+            while True:
+                self._observe()
+                outcome = self._outcome()
+                if outcome is not None:
+                    return dataclasses.replace(outcome, records=self._watch.records())
+                time.sleep(_POLL_S)
+        except Interrupted as interruption:
+            if self._keeps_running and interruption.signum == signal.SIGINT:
+                self._process.interrupt()
+            raise
+        finally:
+            self.end_all()
+
+    def end_all(self) -> None:
+        """End everything of the launch; what a command leaves that ran to its own end is its affair."""
+        if not (self._keeps_running and self._process.exit_code is not None):
+            self._process.end()
+        cap_log(self._command.log)
+
+    def _observe(self) -> None:
+        if self._measured_at is not None:
+            cap_log(self._command.log)
+            return
+        self._watch.observe()
+        for rank, supervised in zip(self._command.ranks, self._watch.ranks, strict=True):
+            rank.identify(supervised.record().get("pid"))
+        self._sample()
+        if all(rank.finished for rank in self._watch.ranks):
+            self._measured_at = time.monotonic()
+            self._measured(self._watch.records())
+
+    def _outcome(self) -> Outcome | None:
+        """How the launch ended; None while it goes on."""
+        if self._keeps_running and self._process.exit_code is None:
+            return self._over_budget() if self._measured_at is None else None
+        ran = self._wrong_world_size()
+        if ran is not None:
+            return self._evidence().wrong_world_size(ran)
+        if self._measured_at is not None:
+            return self._after_measuring(self._measured_at)
+        if self._watch.failed_ranks():
+            return self._failure()
+        return self._overdue() or self._over_budget()
+
+    def _over_budget(self) -> Outcome | None:
+        if not self._watch.is_over_budget():
+            return None
+        return Outcome(status="interrupted", reason="the budget is spent", stopped_by="budget")
+
+    def _after_measuring(self, measured_at: float) -> Outcome | None:
+        code, limit_s = self._process.exit_code, self._watch.limits.teardown_timeout
+        if code is not None:
+            note = f"the command ended with code {code} after it was measured"
+            return Outcome(status="ok", notes=[note] if code else [])
+        if time.monotonic() - measured_at <= limit_s:
+            return None
+        note = f"the command did not end within {limit_s:g} s after its ranks were done, and was killed"
+        return Outcome(status="ok", notes=[note])
+
+    def _wrong_world_size(self) -> int | None:
+        """The number of ranks that the command runs, where it is another than was asked for."""
+        asked, extra = self._command.trial.world_size, extra_ranks(self._command.directory)
+        records = [
+            rank.record()
+            for rank in self._watch.ranks
+            if rank.stage >= RankStage.WARMUP or rank.finished  # before, it may not know the others yet
+        ]
+        sizes = [record.get("world_size") for record in (*extra, *records)]
+        ran = max((size for size in sizes if isinstance(size, int)), default=asked)
+        if extra:
+            ran = max(ran, asked + len(extra))
+        return None if ran == asked else ran
+
+    def _failure(self) -> Outcome:
+        """What the rank reported that failed first, or how the command ended."""
+        self._settle()
+        code = self._process.exit_code
+        reported = self._reported()
+        culprit = self._watch.culprit(reported) if reported else None
+        if culprit is None or (code and is_secondary_error(self._message_of(culprit))):
+            return self._evidence().explain_end(code or 0)
+        return self._rank_failure(culprit)
+
+    def _settle(self) -> None:
+        """Let the others report, and the command end; a request that a rank refuses needs no more."""
+        deadline = time.monotonic() + _SETTLE_S
+        while self._process.exit_code is None and time.monotonic() < deadline:
+            if any(self._error_of(rank).get("bad_input") for rank in self._reported()):
+                break
+            time.sleep(0.05)
+        self._watch.observe()
+
+    def _reported(self) -> list[int]:
+        """The ranks that failed and wrote why."""
+        return [rank for rank in self._watch.failed_ranks() if self._error_of(rank)]
+
+    def _rank_failure(self, rank: int) -> Outcome:
+        error, step, code = self._error_of(rank), self._watch.step(rank), self._process.exit_code
+        where = "" if step is None else f" at step {step}"
+        ended = "" if not code else f" (the command exited with code {code})"
+        bad_input = bool(error.get("bad_input"))
+        message = self._message_of(rank)
+        return Outcome(
+            status="oom" if error.get("out_of_memory") else "failed",
+            reason=message if bad_input else f"rank {rank} failed{where}: {message}{ended}",
+            bad_input=bad_input,
+            rank=rank,
+            step=step,
+            log=str(self._command.log),
+        )
+
+    def _error_of(self, rank: int) -> dict[str, object]:
+        return self._watch.ranks[rank].record().get("error") or {}
+
+    def _message_of(self, rank: int) -> str:
+        return str(self._error_of(rank).get("message"))
+
+    def _overdue(self) -> Outcome | None:
+        if self._watch.overdue() is None:
+            return None
+        stages = [rank.stage for rank in self._watch.ranks]
+        if min(stages) < RankStage.WARMUP:
+            not_loaded = self._evidence().not_loaded()
+            if not_loaded is not None:
+                return not_loaded
+        if max(stages) < RankStage.WARMUP:
+            reason = (
+                f"the command made no training step within {self._watch.limits.init_timeout:g} s; "
+                "--init-timeout gives it longer"
+            )
+            outcome = Outcome(status="hang", reason=reason, log=str(self._command.log))
+        else:
+            outcome = self._watch.hang()
+        self._watch.dump_stacks(time.sleep)
+        return outcome
+
+    def _evidence(self) -> CommandEvidence:
+        reports = read_reports(self._command.directory)
+        reported = {report.rank for report in reports}
+        return CommandEvidence(
+            trial=self._command.trial,
+            processes=reports,
+            silent_ranks=[
+                number
+                for number, rank in enumerate(self._watch.ranks)
+                if number not in reported and not rank.record()
+            ],
+            steps=self._watch.completed_steps(),
+            log=self._command.log,
+        )
