@@ -13,13 +13,14 @@ from scalescope.launch.attached.leader import Leader
 from scalescope.launch.attached.nccl_debug import nccl_log_variables
 from scalescope.launch.attached.rank_context import RankContext
 from scalescope.launch.private_directory import private_directory, shared_directory
+from scalescope.results.ranks.rank_job import RANK_VARIABLE
 
 
 def worker_variables(
     context: RankContext, held: contextlib.ExitStack
 ) -> tuple[dict[str, str], Leader | None]:
     """The worker's variables and rank 0's lock; `held` keeps the directory that ranks of one host share."""
-    variables = {**context.variables, **_log_variables(held)}
+    variables = {**context.variables, **_log_variables(held), RANK_VARIABLE: str(context.rank)}
     if context.directory is None:
         return variables, None
     meeting = held.enter_context(shared_directory(context.directory))
