@@ -141,7 +141,8 @@ class Trained(StoredRun):
     def rows(self) -> list[Row]:
         """One row for each configuration that was asked for, over all its launches."""
         asked = [result for result in self.run.results if _is_asked_for(result)]
-        return [configuration_row(configuration) for configuration in configurations(asked)]
+        rows = [configuration_row(configuration) for configuration in configurations(asked)]
+        return sorted(rows, key=lambda row: (row["ranks"], row["batch"] or 0))
 
 
 class Collectives(StoredRun):
