@@ -28,8 +28,8 @@ def reference_of(build: Any) -> str:
     if file is None:
         raise _refused(build, f"{build.__name__} was defined interactively, and ranks cannot import it")
     module = sys.modules.get(build.__module__)
-    bound = getattr(module, build.__name__, None)
-    if module is None or bound is not build:
+    is_bound = getattr(module, build.__name__, None) is build
+    if module is None or not is_bound:
         raise _refused(build, f"{build.__module__}.{build.__name__} is not the function that was passed")
     return f"{_source_of(module, file)}:{build.__name__}"
 
