@@ -20,7 +20,7 @@ def worker_variables(
     context: RankContext, held: contextlib.ExitStack
 ) -> tuple[dict[str, str], Leader | None]:
     """The worker's variables and rank 0's lock; `held` keeps the directory that ranks of one host share."""
-    variables = {**context.variables, **_log_variables(held), RANK_VARIABLE: str(context.rank)}
+    variables = {**context.variables, **_log_variables(held)}
     if context.directory is None:
         return variables, None
     meeting = held.enter_context(shared_directory(context.directory))
@@ -45,4 +45,6 @@ def ranks_here(environment: Mapping[str, str]) -> int:
 
 def start_worker(variables: dict[str, str], stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
     command = python_module("scalescope.worker.process.attached", str(os.getpid()))
-    return subprocess.Popen(command, stdin=stdin, stdout=stdout, env={**os.environ, **variables})
+    environment = {**os.environ, **variables}
+    environment[RANK_VARIABLE] = environment["RANK"]
+    return subprocess.Popen(command, stdin=stdin, stdout=stdout, env=environment)
