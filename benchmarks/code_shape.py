@@ -50,6 +50,7 @@ NAME = "the name of a file, module, operation or version"
 PROTOCOL = "bytes of a stream, cut into lines"
 FOREIGN_ERROR = "the first line of an exception of torch, YAML or the system"
 FILES = {
+    "api": USER_SYNTAX,
     "analysis/checks": OTHER_PROGRAM,
     "analysis/comm/nccl_log.py": OTHER_PROGRAM,
     "catalog/benchmarks/comm.py": USER_SYNTAX,
@@ -147,6 +148,7 @@ FUNCTIONS = {
     ("studies/tuning/levers.py", "_read"): USER_SYNTAX,
     ("studies/tuning/levers.py", "_wanted"): USER_SYNTAX,
     ("studies/tuning/levers.py", "tried_values"): USER_SYNTAX,
+    ("studies/tuning/tune.py", "<module>"): USER_SYNTAX,
     ("studies/tuning/tune.py", "from_flags"): USER_SYNTAX,
     ("studies/tuning/tune.py", "levers_from"): USER_SYNTAX,
     ("worker/benchmarks/memory.py", "_limited"): FOREIGN_ERROR,

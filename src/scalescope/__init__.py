@@ -16,12 +16,20 @@ _MODULES = {
     "Run": "scalescope.results.run",
     "ScalescopeError": "scalescope.errors",
     "Trial": "scalescope.experiment.trial",
-    "StoredRun": "scalescope.api",
+    "Collectives": "scalescope.api.results",
+    "Scaling": "scalescope.api.results",
+    "StoredRun": "scalescope.api.results",
+    "Trained": "scalescope.api.results",
+    "Tuned": "scalescope.api.results",
+    "comm": "scalescope.api.measuring",
     "configurations": "scalescope.analysis.configurations",
-    "load": "scalescope.api",
+    "load": "scalescope.api.results",
     "load_run": "scalescope.results.run",
+    "scale": "scalescope.api.measuring",
     "scaling_rows": "scalescope.analysis.scaling.rows",
     "step": "scalescope.steps",
+    "train": "scalescope.api.measuring",
+    "tune": "scalescope.api.measuring",
 }
 __all__ = list(_MODULES)
 

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from types import FrameType
 
@@ -37,12 +38,15 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def time_limit(seconds: float | None, error: ScalescopeError) -> Iterator[None]:
-    """Raise `error` where the main thread is, if it is still inside after so long; None is no limit."""
-    if seconds is None:
+    """Raise `error` where the main thread is, if it is still inside after so long; None is no limit.
+
+    Other threads get no alarm, so there only a limit that has passed already is one.
+    """
+    if seconds is not None and seconds <= 0.0:
+        raise error
+    if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    if seconds <= 0.0:
-        raise error
 
     def handle(number: int, frame: FrameType | None) -> None:
         raise error

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from scalescope.launch.attached.rank_context import RankContext
     from scalescope.launch.local.launcher import LocalLauncher
     from scalescope.studies.request import Request
+    from scalescope.studies.watcher import CampaignWatcher
 
 _LEAST_BUDGET_S = 30.0  # to suggest, where nothing is known but that torch starts slowly
 
@@ -72,7 +73,7 @@ def measure_request(
         if on_slurm:
             report = _on_slurm(study, request, job_flags, arguments.get("setup", ()), watcher)
         else:
-            report = _with_ranks(study, request, context, watcher)
+            report = with_ranks(study, request, context, watcher)
     once = () if report.headline is None else (report.headline,)  # shown below: in short
     show(without_lines(once, report.sections), console(), verbose=arguments["verbose"])
     show_where(report)
@@ -121,11 +122,11 @@ def _is_restarted(output_dir: str | None) -> bool:
     return (Path(output_dir) / EXPERIMENT).is_file()
 
 
-def _with_ranks(
+def with_ranks(
     study: Study,
     request: "Request",
     context: "RankContext | None",
-    watcher: "TerminalWatcher",
+    watcher: "CampaignWatcher",
 ) -> Report:
     """Measure with the ranks that are there, or with ranks started for it."""
     from scalescope.launch.attached.launcher import AttachedLauncher

@@ -46,7 +46,7 @@ def build_experiment(
     verb: str, benchmark: str, file: Entries, flags: Entries, defaults: Mapping[str, Any]
 ) -> Experiment:
     """Merge flag over file over default; `defaults` are the verb's own, for options and settings."""
-    file = _of_this_benchmark(benchmark, _under_setting_names(benchmark, file))
+    file = _of_this_benchmark(benchmark, under_setting_names(benchmark, file))
     given = {**file, **flags}
     _drop_overridden_batch(file, flags, given)
     _drop_overridden_steps(file, flags, given)
@@ -91,7 +91,7 @@ def _of_this_benchmark(benchmark: str, file: Entries) -> Entries:
     return {name: values for name, values in file.items() if name not in left_out}
 
 
-def _under_setting_names(benchmark: str, file: Entries) -> Entries:
+def under_setting_names(benchmark: str, file: Entries) -> Entries:
     """A file may say `nproc_per_node` or `amp`, as flags do: other names of settings, and of their values."""
     named = dict(file)
     for name, versions in cards.all_settings(benchmark).items():

@@ -1,9 +1,11 @@
 """Signals while measuring: handled once, handlers restored afterwards, and ignored under nohup."""
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -91,3 +93,18 @@ def test_a_limit_that_is_over_or_missing() -> None:
     with time_limit(1000.0, CannotRun("spent")):
         reached.append("kept")
     assert reached == ["missing", "kept"]
+
+
+def test_a_thread_has_no_alarm_but_keeps_a_limit_that_is_over() -> None:
+    reached = []
+
+    def work() -> None:
+        with time_limit(1000.0, CannotRun("spent")):
+            reached.append("kept")
+        with contextlib.suppress(CannotRun), time_limit(-1.0, CannotRun("spent")):
+            reached.append("over")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert reached == ["kept"]

@@ -156,7 +156,7 @@ def test_inside_a_step_a_file_asks_for_no_other_job(run: Run, monkeypatch: pytes
 
     requests = []
     monkeypatch.setattr(
-        measuring, "_with_ranks", lambda request, *others: requests.append(request) or _NOTHING
+        measuring, "with_ranks", lambda request, *others: requests.append(request) or _NOTHING
     )
     run("train", _written(), "--only-launch=0")
     assert [request.verb for request in requests] == ["train"]

@@ -1,6 +1,5 @@
 """`scalescope tune`: which setting helps."""
 
-import re
 from typing import Any
 
 import click
@@ -8,10 +7,7 @@ import click
 from scalescope.cli.help_pages import own_flag
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import measuring_verb
-from scalescope.errors import BadInput
-from scalescope.studies.tuning.tune import TuneStudy, levers_from
-
-_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
+from scalescope.studies.tuning.tune import TuneStudy, levers_from, threshold_from
 
 
 @measuring_verb(TuneStudy)
@@ -55,13 +51,9 @@ def command(**arguments: Any) -> None:
       scalescope tune --world-size 2 --levers comm_hook,bucket_cap_mb --budget 5m
     """
     levers = levers_from(arguments["levers"] or ("all",))
-    match = _PERCENT.fullmatch(arguments["threshold"].strip())
-    if match is None or not 0.0 < float(match[1]) < 100.0:
-        raise BadInput(f"--threshold: expected a share such as 3%, got {arguments['threshold']!r}")
-    threshold = float(match[1]) / 100.0
     study = TuneStudy(
         levers=levers,
-        threshold=threshold,
+        threshold=threshold_from(arguments["threshold"], "--threshold"),
         combine=arguments["combine"],
         verify_loss=arguments["verify_loss"],
     )

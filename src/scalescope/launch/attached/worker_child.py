@@ -13,6 +13,7 @@ from scalescope.launch.attached.leader import Leader
 from scalescope.launch.attached.nccl_debug import nccl_log_variables
 from scalescope.launch.attached.rank_context import RankContext
 from scalescope.launch.private_directory import private_directory, shared_directory
+from scalescope.results.ranks.rank_job import RANK_VARIABLE
 
 
 def worker_variables(
@@ -44,4 +45,6 @@ def ranks_here(environment: Mapping[str, str]) -> int:
 
 def start_worker(variables: dict[str, str], stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
     command = python_module("scalescope.worker.process.attached", str(os.getpid()))
-    return subprocess.Popen(command, stdin=stdin, stdout=stdout, env={**os.environ, **variables})
+    environment = {**os.environ, **variables}
+    environment[RANK_VARIABLE] = environment["RANK"]
+    return subprocess.Popen(command, stdin=stdin, stdout=stdout, env=environment)

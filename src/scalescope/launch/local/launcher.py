@@ -31,7 +31,7 @@ from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
 from scalescope.launch.topology import host_topology
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.ranks.heartbeat import Heartbeats
-from scalescope.results.ranks.rank_job import ROOM_VARIABLE, RankJob
+from scalescope.results.ranks.rank_job import RANK_VARIABLE, ROOM_VARIABLE, RankJob
 from scalescope.results.run_folder import RunFolder
 
 # The supervisor's limits decide: the group's own would run out in the ranks that wait, and blame them.
@@ -226,6 +226,7 @@ class LocalLauncher:
     def _environment(self, trial: Trial, rank: int) -> dict[str, str]:
         variables: dict[str, Any] = {
             "RANK": rank,
+            RANK_VARIABLE: rank,
             "LOCAL_RANK": rank,
             "WORLD_SIZE": trial.world_size,
             "LOCAL_WORLD_SIZE": trial.world_size,

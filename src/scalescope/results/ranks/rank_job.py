@@ -7,6 +7,8 @@ from typing import Any
 
 # In a rank's environment: bytes of the host that it may take at most; unset without a limit.
 ROOM_VARIABLE = "SCALESCOPE_ROOM_BYTES"
+# In the environment of a rank and of all that it starts: measuring calls are refused there.
+RANK_VARIABLE = "SCALESCOPE_RANK"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

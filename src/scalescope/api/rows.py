@@ -1,81 +1,43 @@
-"""Runs from Python: plain rows that a data frame takes as they are."""
+"""Plain rows of a run, which a data frame takes as they are: text, numbers and None."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from scalescope.analysis.configurations import configurations
+from scalescope.analysis.collectives import CollectiveRow
+from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.launches import summarise
-from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
+from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.training.step_waterfall import StepWaterfall
 from scalescope.diagnose.diagnosis import diagnose
-from scalescope.diagnose.step_facts import step_facts_of
 from scalescope.results.result import Result
-from scalescope.results.run import Run, load_run
+from scalescope.results.run import Run
 
 Row = dict[str, Any]
 
 
-def load(path: str | Path) -> "StoredRun":
-    """A run folder, read once."""
-    return StoredRun(run=load_run(path))
+def finding_rows(run: Run) -> list[Row]:
+    """What costs speed and what to do first, the most expensive first."""
+    return [
+        {
+            "rule": finding.rule,
+            "severity": finding.severity,
+            "claim": finding.claim,
+            "about": finding.about,
+            "lost_ranks": finding.lost,
+            "share": finding.share,
+            "cost_s": finding.cost_s,
+            "estimated": finding.estimated,
+            "certain": finding.certain,
+            "advice": finding.advice[0].label if finding.advice else None,
+            "command": (finding.advice[0].command or None) if finding.advice else None,
+        }
+        for finding in diagnose(run).findings
+    ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRun:
-    """A run as rows; `run` has everything, down to the samples of every rank."""
-
-    run: Run
-
-    @property
-    def path(self) -> Path:
-        return self.run.path
-
-    @property
-    def environment(self) -> dict[str, Any]:
-        """Hardware, versions, variables and code, as environment.json has them."""
-        return self.run.environment
-
-    def trials(self) -> list[Row]:
-        """One row for each launch: every setting, how it ended, and what it delivered."""
-        return [_launch(result) for result in self.run.results]
-
-    def scaling(self) -> list[Row]:
-        """One row for each configuration against the smallest world size of its kind."""
-        return [_scaling(row) for row in scaling_rows(configurations(self.run.results))]
-
-    def steps(self) -> list[Row]:
-        """One row for each part of one rank's step, of every configuration whose parts are known."""
-        return [
-            row
-            for facts in step_facts_of(self.run)
-            if facts.waterfall is not None
-            for row in _parts(facts.waterfall)
-        ]
-
-    def findings(self) -> list[Row]:
-        """What costs speed and what to do first, the most expensive first."""
-        return [
-            {
-                "rule": finding.rule,
-                "severity": finding.severity,
-                "claim": finding.claim,
-                "about": finding.about,
-                "lost_ranks": finding.lost,
-                "share": finding.share,
-                "cost_s": finding.cost_s,
-                "estimated": finding.estimated,
-                "certain": finding.certain,
-                "advice": finding.advice[0].label if finding.advice else None,
-                "command": (finding.advice[0].command or None) if finding.advice else None,
-            }
-            for finding in diagnose(self.run).findings
-        ]
-
-
-def _launch(result: Result) -> Row:
+def launch_row(result: Result) -> Row:
+    """One launch: every setting, how it ended, and what it delivered."""
     return {
         "trial_id": result.trial_id,
         "launch": result.launch,
@@ -104,7 +66,8 @@ def _delivered(result: Result) -> Row:
     }
 
 
-def _scaling(row: ScalingRow) -> Row:
+def scaling_row(row: ScalingRow) -> Row:
+    """One configuration against the smallest world size of its kind."""
     waterfall = row.waterfall
     terms = () if waterfall is None else waterfall.terms
     return {
@@ -130,7 +93,8 @@ def _scaling(row: ScalingRow) -> Row:
     }
 
 
-def _parts(waterfall: StepWaterfall) -> list[Row]:
+def part_rows(waterfall: StepWaterfall) -> list[Row]:
+    """One row for each part of one rank's step."""
     return [
         {
             "trial_id": waterfall.trial.trial_id,
@@ -146,6 +110,53 @@ def _parts(waterfall: StepWaterfall) -> list[Row]:
         }
         for term in waterfall.terms
     ]
+
+
+def configuration_row(configuration: Configuration) -> Row:
+    """One configuration over all its launches."""
+    trial = configuration.trial
+    return {
+        "trial_id": trial.trial_id,
+        "ranks": trial.world_size,
+        "batch": trial.rank_batch_size,
+        "launches": len(configuration.launches),
+        **_estimate("samples_per_s", configuration.samples_per_s),
+        **_estimate("mean_step_time_s", configuration.step_time_s),
+        "peak_memory_bytes": configuration.peak_memory_bytes,
+        "unstable_because": "; ".join(configuration.instabilities()) or None,
+        **_flat(trial.settings),
+    }
+
+
+def collective_row(row: CollectiveRow) -> Row:
+    """One collective at one size."""
+    return {
+        "trial_id": row.trial_id,
+        "collective": row.collective,
+        "dtype": row.dtype,
+        "ranks": row.ranks,
+        "among": row.among,
+        "in_place": row.in_place,
+        "size_bytes": row.size_bytes,
+        "time_s": row.time_s,
+        "transfer_s": row.transfer_s,
+        "wait_s": row.wait_s,
+        "algbw_bytes_per_s": row.algbw_bytes_per_s,
+        "busbw_bytes_per_s": row.busbw_bytes_per_s,
+        "wrong": row.wrong,
+    }
+
+
+def combination_row(combination: Mapping[str, Any]) -> Row:
+    """One combination of levers as tuning.json has it; no lever is the current settings."""
+    low, high = combination["ci95_speedup"] or (None, None)
+    plain = {name: value for name, value in combination.items() if name not in ("levers", "ci95_speedup")}
+    return {
+        "levers": ", ".join(combination["levers"]),
+        **plain,
+        "speedup_low": low,
+        "speedup_high": high,
+    }
 
 
 def _estimate(name: str, estimate: Estimate | None) -> Row:

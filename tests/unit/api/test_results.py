@@ -1,5 +1,6 @@
 """Runs from Python: cheap to import, rows of plain values."""
 
+import html
 import subprocess
 import sys
 from pathlib import Path
@@ -96,3 +97,40 @@ def test_the_parts_of_a_step_are_rows(path: Path, monkeypatch: pytest.MonkeyPatc
     assert [row["share"] for row in single] == [0.5, 0.5]
     assert single[0]["time_s"] == pytest.approx(0.010)
     assert single[0]["ideal_step_time_s"] == pytest.approx(0.002)
+
+
+def test_a_run_is_loaded_as_the_result_of_its_verb(path: Path) -> None:
+    run = scalescope.load(path)
+    assert type(run) is scalescope.Scaling
+    assert run.rows() == run.scaling()
+    assert run.headline == run.report.headline
+    assert run.exit_code == 4  # a launch died
+    assert repr(run) == f"<Scaling {path}: {run.headline}>"
+
+
+def test_text_is_what_the_terminal_shows(path: Path) -> None:
+    run = scalescope.load(path)
+    lines = str(run).splitlines()
+    assert "weak scaling" in lines[0]
+    assert f"In short: {run.headline}" in lines
+    assert lines[-1] == f"Results: {path / 'results.json'}"
+    assert "In short" not in run.table()
+    assert len(run.table(verbose=True)) > len(run.table())
+    narrow = max(map(len, run.table(width=60).splitlines()[1:4]))
+    assert narrow <= 60 < max(map(len, run.table().splitlines()[1:4]))
+
+
+def test_text_is_not_displayed_in_a_notebook(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    text = scalescope.load(path).table()
+    assert "weak scaling" in text and "\x1b" not in text
+
+
+def test_a_notebook_gets_the_same_sections_as_html(path: Path) -> None:
+    run = scalescope.load(path)
+    page = run._repr_html_()
+    assert "<table>" in page and "In short: " in page
+    assert "<script" not in page and "http" not in page
+    for section in run.report.sections:
+        assert section.title is None or html.escape(section.title) in page
