@@ -1,7 +1,7 @@
 """Public frameworks through their own APIs, unedited, on one and two gloo ranks; holds the table in the docs.
 
-Run with `make frameworks`, which installs the extra of that name. SCALESCOPE_UPDATE_DOCS=1 writes the table in
-docs/any-command.md instead of checking it.
+Run with `make frameworks`, which installs the extra of that name. SCALESCOPE_UPDATE_DOCS=1 writes the
+table of docs/any-command.md instead of checking it.
 """
 
 import importlib.util
