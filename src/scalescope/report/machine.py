@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from scalescope.experiment.emulation import precisions_text
+from scalescope.experiment.machines.emulation import precisions_text
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import data_size
