@@ -105,6 +105,8 @@ def _durations(
         if timed is not None:
             durations.add(timed)
             return durations, "timed steps"
+    if any(trial.is_command and not durations.knows(trial) for trial in plan.all_trials):
+        return durations, "windows alone"
     known = any(durations.knows(trial) for trial in plan.all_trials)
     return durations, "earlier runs" if known else "operation counts"
 

@@ -63,6 +63,7 @@ class TrainingCommand(WorkloadTraits):
         "The training command, instead of -- COMMAND: {world_size}, {batch_size}, {global_batch_size} and "
         "the names of --vary are replaced by their values.",
         sweep=False,
+        holds_path=True,
     )
     vary: str = setting(
         None,

@@ -184,7 +184,7 @@ def _preview(
     planned = plan_of_tuning(
         levers.baseline,
         [(candidate.text, candidate.changes) for candidate in ordered],
-        estimated_launch_s(levers.baseline),
+        None if levers.baseline.is_command else estimated_launch_s(levers.baseline),
         experiment.measuring.budget,
         once=once,
         formats=format_lines(machine, (levers.baseline,)),
