@@ -88,7 +88,6 @@ def all_settings(benchmark: str) -> dict[str, tuple[Setting, ...]]:
     return settings
 
 
-@functools.cache
 def settings_by_name(benchmark: str, *, of_command: bool = False) -> dict[str, Setting]:
     """Every setting a trial of `benchmark` may have, by name; a command has its own versions of some."""
     settings = {name: versions[0] for name, versions in all_settings(benchmark).items()}

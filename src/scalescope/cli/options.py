@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from scalescope.catalog.setting import PerDevice, Scalar, Setting, parse_value, 
 from scalescope.catalog.slurm import JOB_KEYS, Slurm
 from scalescope.cli.help_pages import RUN, VerbCommand, VerbOption, own_flag
 from scalescope.errors import BadInput
-from scalescope.experiment.command_line import AFTER_DASHES, COMMAND, VARY
+from scalescope.experiment.command_line import AFTER_DASHES, COMMAND, VARY, joined
 from scalescope.experiment.given import Entries, Given
 from scalescope.studies.study import Study
 
@@ -354,6 +353,7 @@ def _defaults_by_card() -> tuple[tuple[str, dict[str, Any]], ...]:
         ("your own workload" if name == "custom" else name, cards.card_in(kind, name).defaults)
         for kind in ("workloads", "data")
         for name in cards.names(kind)
+        if name != COMMAND  # which decides by itself
     )
 
 
@@ -416,7 +416,7 @@ def _add_command(context: click.Context, entries: Entries) -> None:
         raise click.UsageError("-- is for a training command, but none follows")
     if COMMAND in entries:
         raise click.UsageError("--command cannot be used with -- COMMAND; give one of them")
-    entries[COMMAND] = (Given(shlex.join(words), AFTER_DASHES),)
+    entries[COMMAND] = (Given(joined(words), AFTER_DASHES),)
 
 
 def _add_shortcuts(context: click.Context, entries: Entries) -> None:

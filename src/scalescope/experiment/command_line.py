@@ -18,6 +18,7 @@ AFTER_DASHES = "-- COMMAND"  # the origin of a command that stands behind two da
 KNOWN = ("world_size", "batch_size", "global_batch_size")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_PLAIN = re.compile(r"(?:[A-Za-z0-9@%+=:./_-]|\{[A-Za-z_][A-Za-z0-9_]*\})+")
 _EXAMPLES = {"world_size": "--nproc-per-node={world_size}"}
 
 
@@ -30,6 +31,11 @@ def words_of(command: str) -> list[str]:
     if not words:
         raise BadInput("--command: it is empty")
     return words
+
+
+def joined(words: Iterable[str]) -> str:
+    """The words as one text, which a shell splits into the same words; placeholders need no quotes."""
+    return " ".join(word if _PLAIN.fullmatch(word) else shlex.quote(word) for word in words)
 
 
 def placeholders(command: str, varied: Iterable[str]) -> frozenset[str]:
@@ -85,7 +91,7 @@ def check_entries(benchmark: str, verb: str, given: Entries) -> None:
 
 def _usable(benchmark: str) -> set[str]:
     """The settings that a trial of a command has."""
-    owners = (Placement, cards.card("benchmarks", benchmark), *cards.command_cards())
+    owners: tuple[type[Any], ...] = (Placement, cards.card("benchmarks", benchmark), *cards.command_cards())
     settings = {setting.name for owner in owners for setting in settings_of(owner)}
     return settings - set(cards.card("workloads", COMMAND).decides)
 
@@ -102,7 +108,6 @@ def _check_without(given: Entries) -> None:
 def check_command(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> None:
     """Refuse a command whose placeholders and values do not fit together."""
     command = str(settings[COMMAND][0])
-    words_of(command)
     varied = {name for combination in settings.get(VARY, ()) for name in combination or ()}
     names = placeholders(command, varied)
     for name in sorted(varied - names):
@@ -110,7 +115,9 @@ def check_command(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> 
     for name in ("batch_size", "global_batch_size"):
         flag = f"--{name.replace('_', '-')}"
         if name in settings and name not in names:
-            raise BadInput(f"{given[name][0].origin}: write {{{name}}} in the command where its value belongs")
+            raise BadInput(
+                f"{given[name][0].origin}: write {{{name}}} in the command where its value belongs"
+            )
         if name in names and name not in settings:
             raise BadInput(f"the command has {{{name}}}, but no value for it; add {flag}")
     if len(settings.get("world_size", ())) > 1 and "world_size" not in names:

@@ -11,9 +11,9 @@ from typing import Any
 from scalescope.catalog import cards
 from scalescope.catalog.setting import for_device, settings_of
 from scalescope.errors import BadInput, CannotRun
-from scalescope.experiment.machines.emulation import emulation_notes
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.machines.emulation import emulation_notes
 from scalescope.experiment.trial import Trial, Value
 
 MOST_TRIALS = 10_000

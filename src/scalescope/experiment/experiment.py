@@ -19,6 +19,8 @@ from scalescope.experiment.command_line import (
     check_command,
     check_entries,
     check_varied_name,
+    joined,
+    words_of,
 )
 from scalescope.experiment.given import Entries, Given, shown_key
 from scalescope.experiment.trial import Value
@@ -82,7 +84,8 @@ def build_experiment(
     _check_selection(settings, given)
     _check_name(measuring["name"], given)
     if is_command:
-        settings["workload"] = (COMMAND,)
+        command = joined(words_of(str(settings[COMMAND][0])))  # however it was quoted
+        settings |= {"workload": (COMMAND,), COMMAND: (command,)}
         check_command(settings, given)
     return Experiment(verb=verb, benchmark=benchmark, settings=settings, measuring=Measuring(**measuring))
 

@@ -13,7 +13,13 @@ from typing import Any
 
 from scalescope.experiment.trial import Trial
 
-OBSERVED = "observed_"
+_SETTINGS = (
+    "observed_batch_size",
+    "observed_global_batch_size",
+    "observed_unit",
+    "observed_wrapper",
+    "observed_loader",
+)
 _SAME = 0.01  # counts that differ by less are the same
 _ANY = 0  # the world size of facts that hold for all of them
 # What decides which words a command is started with, besides the number of ranks, and what is counted.
@@ -60,7 +66,7 @@ def as_observed(trial: Trial, observed: Observations) -> Trial:
 
 def without_observations(trial: Trial) -> Trial:
     """The trial as it was asked for."""
-    return trial.replace(**dict.fromkeys(name for name in trial.settings if name.startswith(OBSERVED)))
+    return trial.replace(**dict.fromkeys(name for name in _SETTINGS if trial.has_setting(name)))
 
 
 def job_of(trial: Trial) -> Job:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.errors import BadInput
-from scalescope.experiment.observed import ObservedLaunch, Observations, as_observed, observations
+from scalescope.experiment.observed import Observations, ObservedLaunch, as_observed, observations
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run_folder import ENVIRONMENT, EXPERIMENT, TRIALS, read_json
 from scalescope.results.run_record import RunRecord, read_run_record

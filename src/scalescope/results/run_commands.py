@@ -1,6 +1,5 @@
 """Commands about a stored run: its own request with some settings changed, complete from any folder."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import Setting, settings_of
 from scalescope.catalog.slurm import Slurm
 from scalescope.errors import BadInput
-from scalescope.experiment.command_line import COMMAND, KNOWN, placeholders, words_of
+from scalescope.experiment.command_line import COMMAND, KNOWN, joined, placeholders, words_of
 from scalescope.results.run_folder import EXPERIMENT
 from scalescope.results.run_record import COMPARED, UNKNOWN_VERB, RunRecord, read_run_record
 
@@ -94,7 +93,7 @@ def _absolute_words(command: str, base: Path) -> str:
     """A training command with the whole path of existing files, and of folders that are written with `/`."""
     words = words_of(command)
     full = [_absolute_word(word, base) for word in words]
-    return command if full == words else shlex.join(full)
+    return command if full == words else joined(full)
 
 
 def _absolute_word(word: str, base: Path) -> str:

@@ -80,9 +80,7 @@ class Plan:
     def launches_to_make(self) -> list[tuple[int, Launch]]:
         """The launches that this command makes, with their position in the order of all."""
         numbered = enumerate(self.launches())
-        return [
-            (order, launch) for order, launch in numbered if self.includes(launch.number)
-        ]
+        return [(order, launch) for order, launch in numbered if self.includes(launch.number)]
 
     def includes(self, number: int) -> bool:
         """Whether this command makes the launches of that number."""

@@ -14,7 +14,6 @@ from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.recordings import only_explains
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
-from scalescope.studies.commands import NO_MEMORY, remaining_launches
 from scalescope.studies.flags import read_flags
 from scalescope.studies.memory.memory import with_one_forecaster
 from scalescope.studies.plan import Launch, Plan
@@ -26,6 +25,7 @@ from scalescope.studies.scaling.scale import (
     with_explanations,
 )
 from scalescope.studies.study import Host, Interim, Report, Study
+from scalescope.studies.training.commands import NO_MEMORY, remaining_launches
 
 if TYPE_CHECKING:
     from scalescope.report.analyzed_run import AnalyzedRun
@@ -100,7 +100,9 @@ class RunStudy(Study):
     def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
         explains = self.waterfall and "scaling" in self.parts
         explanations = with_explanations if explains else tuple
-        return remaining_launches(self, run, explanations) or (recordings_of_one_rank(run) if explains else ())
+        return remaining_launches(self, run, explanations) or (
+            recordings_of_one_rank(run) if explains else ()
+        )
 
     def is_expected_failure(self, result: Result) -> bool:
         """The collectives are a part that was asked for; pairs and NCCL's log only explain."""

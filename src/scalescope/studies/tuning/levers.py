@@ -11,10 +11,10 @@ from scalescope.catalog.setting import Change, Need, Setting, nearest, parse_val
 from scalescope.errors import BadInput, ScalescopeError
 from scalescope.experiment.ablations import has_loader, single_rank_baseline
 from scalescope.experiment.command_line import COMMAND, VARY
-from scalescope.experiment.machines.emulation import emulated_in, emulation_text
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment, check_variable
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.machines.emulation import emulated_in, emulation_text
 from scalescope.experiment.trial import Trial, Value
 from scalescope.report.tuning.tuning import NOW
 from scalescope.studies.refusal import refuse_too_large

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from scalescope.experiment.machines.emulation import emulation_text, precisions_text
 from scalescope.experiment.expand import expand
 from scalescope.experiment.machine import Machine, PrecisionSupport
+from scalescope.experiment.machines.emulation import emulation_text, precisions_text
 from scalescope.launch.fake import TWO_CORES
 
 from ..asking import ask, with_gpus

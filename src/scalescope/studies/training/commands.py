@@ -42,9 +42,7 @@ def check_keep_running(experiment: Experiment, verb: str) -> Experiment:
         raise BadInput(f"--keep-running cannot be used with tune: {_KEEP_RUNNING}")
     if len(experiment.asked("world_size", 1)) > 1:
         raise BadInput(f"--keep-running takes one --world-size: {_KEEP_RUNNING}")
-    return dataclasses.replace(
-        experiment, measuring=dataclasses.replace(experiment.measuring, repeats=1)
-    )
+    return dataclasses.replace(experiment, measuring=dataclasses.replace(experiment.measuring, repeats=1))
 
 
 def remaining_launches(
