@@ -100,7 +100,7 @@ def _merged(first: Flag, second: Flag) -> Flag:
 
 
 def search(flags: Iterable[Flag], words: Sequence[str]) -> tuple[Flag, ...]:
-    """The flags that contain every word, the one of that name first, then those that have it in their name."""
+    """The flags that contain every word: first the one of that name, then those with it in their name."""
     wanted = [_folded(word) for word in words]
     matches = [flag for flag in flags if all(_contains(flag, word) for word in wanted)]
 

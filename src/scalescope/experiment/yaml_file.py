@@ -21,8 +21,10 @@ _NAMED = {"data": "data", "model": "workload"}  # what `name` means below a head
 
 
 def read_experiment_file(path: Path) -> Entries:
-    """All settings of a file by key; a list is several values; environment names read `env.NAME`, those of a command's
-    placeholders `vary.NAME`."""
+    """All settings of a file by key; a list is several values.
+
+    Environment variables read `env.NAME`, the values of a command's placeholders `vary.NAME`.
+    """
     entries: Entries = {}
     events = _events(path)
     opening = next(events, None)

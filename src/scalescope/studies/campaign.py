@@ -48,9 +48,9 @@ def run_campaign(
         run = load_run(folder.path)
         done = tried | {result.key for result in run.of_status(*KEPT)}
         wanted = study.next_launches(run, campaign.remaining_s())
-        launches = tuple(
-            launch for launch in wanted if launch.key not in done and plan.includes(launch.number)
-        )
+        launches = tuple(launch for launch in wanted if launch.key not in done)
+        if plan.continues:  # of a plan that other commands continue too, those of this one
+            launches = tuple(launch for launch in launches if plan.includes(launch.number))
         if not launches:
             end = _end_of_search(campaign, study, run, done)
             break

@@ -14,6 +14,7 @@ from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.recordings import only_explains
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
+from scalescope.studies.commands.planning import NO_MEMORY, remaining_launches
 from scalescope.studies.flags import read_flags
 from scalescope.studies.memory.memory import with_one_forecaster
 from scalescope.studies.plan import Launch, Plan
@@ -25,7 +26,6 @@ from scalescope.studies.scaling.scale import (
     with_explanations,
 )
 from scalescope.studies.study import Host, Interim, Report, Study
-from scalescope.studies.training.commands import NO_MEMORY, remaining_launches
 
 if TYPE_CHECKING:
     from scalescope.report.analyzed_run import AnalyzedRun

@@ -24,17 +24,17 @@ from scalescope.experiment.recordings import arrivals_of, only_explains, records
 from scalescope.experiment.step_explanations import step_recordings
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
-from scalescope.studies.flags import read_flags
-from scalescope.studies.plan import Launch, Plan
-from scalescope.studies.scaling.network import network_of
-from scalescope.studies.study import Host, Interim, Report, Study
-from scalescope.studies.training.commands import (
+from scalescope.studies.commands.planning import (
     NEEDS_WORLD_SIZE,
     check_keep_running,
     has_world_size,
     keeps_running,
     remaining_launches,
 )
+from scalescope.studies.flags import read_flags
+from scalescope.studies.plan import Launch, Plan
+from scalescope.studies.scaling.network import network_of
+from scalescope.studies.study import Host, Interim, Report, Study
 
 if TYPE_CHECKING:
     from scalescope.results.run import Run

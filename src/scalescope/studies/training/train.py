@@ -11,11 +11,11 @@ from scalescope.experiment.recordings import only_explains
 from scalescope.experiment.step_explanations import step_ablations, step_recordings
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
+from scalescope.studies.commands.planning import check_keep_running, keeps_running, remaining_launches
 from scalescope.studies.flags import read_flags
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.study import Host, Report, Study
 from scalescope.studies.trace.profiling import Profiling, with_nsys
-from scalescope.studies.training.commands import check_keep_running, keeps_running, remaining_launches
 
 if TYPE_CHECKING:
     from scalescope.results.run import Run

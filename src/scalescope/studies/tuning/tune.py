@@ -12,10 +12,10 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.machines.emulation import emulation_notes
 from scalescope.report.section import Command, Section
 from scalescope.results.result import Result
+from scalescope.studies.commands.planning import check_keep_running
 from scalescope.studies.flags import read_flags
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.study import Host, Interim, Report, Study
-from scalescope.studies.training.commands import check_keep_running
 from scalescope.studies.tuning.levers import Levers, find_levers
 
 if TYPE_CHECKING:
