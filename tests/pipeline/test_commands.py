@@ -200,7 +200,7 @@ def test_commands_that_share_a_run_make_the_launches_of_their_numbers() -> None:
         request = dataclasses.replace(ask("scale", command=COMMAND, repeats=2), only_launches=(number,))
         scale(request, FakeLauncher(LOADING), RecordingWatcher())
         launched = Counter(result.launch for result in load_run("run").results if result.trial.is_command)
-        assert launched == {k: 5 for k in range(number + 1)}
+        assert launched == dict.fromkeys(range(number + 1), 5)
 
 
 def test_a_stored_run_is_explained_and_drawn() -> None:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.expand import expand
+from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.observed import (
     ObservedLaunch,
     as_observed,
