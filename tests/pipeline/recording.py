@@ -16,6 +16,7 @@ from scalescope.studies.study import Interim
 from scalescope.studies.watcher import Budget
 
 SMALL = {"steps_per_epoch": 8, "warmup_steps": 3}
+SMALL_COMMAND = {"window": "0.2s", "warmup_steps": 3}  # a command decides how many steps it makes
 
 
 @dataclass
@@ -66,7 +67,8 @@ class RecordingWatcher:
 def ask(verb: str, *, output_dir: str | None = "run", **asked: Any) -> Request:
     """A request by flags; lists are sweeps; `resume`, `strict` and so on are the switches."""
     switches = {name: asked.pop(name) for name in ("resume", "strict", "dry_run", "file") if name in asked}
-    settings = asked if "file" in switches else {**SMALL, **asked}
+    small = SMALL_COMMAND if "command" in asked else SMALL
+    settings = asked if "file" in switches else {**small, **asked}
     if output_dir is not None:
         settings = {**settings, "output_dir": output_dir}
     values = {name: setting if isinstance(setting, list) else [setting] for name, setting in settings.items()}

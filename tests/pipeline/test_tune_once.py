@@ -9,7 +9,7 @@ import pytest
 
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.nodes import combined_machine
+from scalescope.experiment.machines.nodes import combined_machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome

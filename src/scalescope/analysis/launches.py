@@ -51,8 +51,9 @@ class LaunchSummary:
 
     @property
     def log_rate(self) -> float:
-        """y = ln(samples ÷ window time): the quantity that statistics are made of."""
-        return math.log(self.samples_per_s)
+        """y = ln(samples ÷ window time): the quantity that statistics are made of; steps where samples are
+        unknown."""
+        return math.log((self.samples or len(self.step_times_s)) / self.window_s)
 
     @property
     def mean_step_s(self) -> float:

@@ -31,7 +31,8 @@ def names(kind: str) -> tuple[str, ...]:
 
 
 _CUSTOM_WORKLOAD = "custom"
-_NOT_BY_NAME = {("workloads", _CUSTOM_WORKLOAD), ("workloads", "command"), ("strategies", "script")}
+_OF_COMMANDS = (("workloads", "command"), ("strategies", "script"))
+_NOT_BY_NAME = {("workloads", _CUSTOM_WORKLOAD), *_OF_COMMANDS}
 
 
 def known_names(kind: str) -> tuple[str, ...]:
@@ -87,14 +88,36 @@ def all_settings(benchmark: str) -> dict[str, tuple[Setting, ...]]:
     return settings
 
 
+def settings_by_name(benchmark: str, *, of_command: bool = False) -> dict[str, Setting]:
+    """Every setting a trial of `benchmark` may have, by name; a command has its own versions of some."""
+    settings = {name: versions[0] for name, versions in all_settings(benchmark).items()}
+    if of_command:
+        settings |= {setting.name: setting for owner in command_cards() for setting in settings_of(owner)}
+    return settings
+
+
+def command_cards() -> tuple[type[Any], ...]:
+    """The cards that a training command has besides those of its benchmark and of its placement."""
+    return tuple(card_in(kind, name) for kind, name in _OF_COMMANDS)
+
+
+def known_cards() -> tuple[type[Any], ...]:
+    """The cards of everything but commands."""
+    kinds = ("workloads", "data", "strategies", "levers")
+    chosen = [(kind, name) for kind in kinds for name in names(kind) if (kind, name) not in _OF_COMMANDS]
+    owners = (card("benchmarks", name) for name in names("benchmarks"))
+    return (Placement, *owners, *(card_in(kind, name) for kind, name in chosen))
+
+
 def grouped_settings(benchmark: str) -> Iterable[tuple[str, type[Any]]]:
-    """(heading, card) for every card, in the order in which help shows them."""
+    """(heading, card) for every card, in the order in which help shows them; those of commands come last."""
     owner = card("benchmarks", benchmark)
     yield owner.heading, owner
     yield "Placement", Placement
-    for kind in owner.selects:
-        for name in names(kind):
-            yield f"{_SINGULAR[kind].capitalize()} {name}", card_in(kind, name)
+    selected = [(kind, name) for kind in owner.selects for name in names(kind)]
+    of_commands = [pair for pair in _OF_COMMANDS if pair in selected and owner.takes_commands]
+    for kind, name in (*(pair for pair in selected if pair not in _OF_COMMANDS), *of_commands):
+        yield f"{_SINGULAR[kind].capitalize()} {name}", card_in(kind, name)
 
 
 def _all_cards(benchmark: str) -> tuple[type[Any], ...]:

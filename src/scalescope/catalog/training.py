@@ -61,6 +61,7 @@ class Training:
     measures_time = True  # so that other load changes what it measures
     optional_purposes: ClassVar[tuple[str, ...]] = ()  # launches whose failure does not fail the run
     lists_failures_as_training = True  # in results.json
+    takes_commands: ClassVar[bool] = False  # a training command can be measured as it is
 
     workload: str = setting(
         "mlp",
@@ -147,8 +148,8 @@ class Training:
         if total is not None and total % shares:
             near = max(shares, total - total % shares)
             over = f"{values['world_size']} ranks"
-            if values["accumulation_steps"] > 1:
-                over += f" × {values['accumulation_steps']} accumulation steps"
+            if _accumulation_steps(values) > 1:
+                over += f" × {_accumulation_steps(values)} accumulation steps"
             raise BadInput(f"global_batch_size must be divisible by {over}, got {total}; use {near}")
         takes = cards.card("workloads", values["workload"]).takes
         if values["data"] not in takes:
@@ -170,4 +171,9 @@ def _reader_of(data: str) -> str:
 def _shares(values: Mapping[str, Any]) -> int:
     """Into how many equal parts a global batch is cut."""
     replicas = cards.card("strategies", values["strategy"]).replicas(values["world_size"])
-    return int(replicas * values["accumulation_steps"])
+    return int(replicas * _accumulation_steps(values))
+
+
+def _accumulation_steps(values: Mapping[str, Any]) -> int:
+    """A command accumulates by itself, and does not say so."""
+    return int(values.get("accumulation_steps", 1))

@@ -32,6 +32,8 @@ class WorkloadTraits:
     counts_operations: ClassVar[bool] = False  # by running it, for want of a formula
     is_command: ClassVar[bool] = False  # a command that trains by itself; we look on from inside
     levers: ClassVar[tuple[str, ...] | None] = None  # the cards of levers that apply to it; None: all
+    # Settings of other cards that it decides by itself: they cannot be given, and no trial claims them.
+    decides: ClassVar[tuple[str, ...]] = ()
 
     @staticmethod
     def check_name(name: str) -> None:

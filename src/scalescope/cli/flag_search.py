@@ -100,10 +100,15 @@ def _merged(first: Flag, second: Flag) -> Flag:
 
 
 def search(flags: Iterable[Flag], words: Sequence[str]) -> tuple[Flag, ...]:
-    """The flags that contain every word, those that have it in their name first."""
+    """The flags that contain every word: first the one of that name, then those with it in their name."""
     wanted = [_folded(word) for word in words]
     matches = [flag for flag in flags if all(_contains(flag, word) for word in wanted)]
-    return tuple(sorted(matches, key=lambda flag: not all(word in _folded(flag.name) for word in wanted)))
+
+    def distance(flag: Flag) -> tuple[bool, bool]:
+        name = _folded(flag.name)
+        return name not in wanted, not all(word in name for word in wanted)
+
+    return tuple(sorted(matches, key=distance))
 
 
 def _contains(flag: Flag, word: str) -> bool:

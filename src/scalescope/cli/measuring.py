@@ -58,6 +58,8 @@ def measure_request(
 
     context = rank_context(os.environ)
     on_slurm = _is_for_slurm(study, request, job_flags, arguments, context)
+    if request.experiment({}).is_command:
+        _refuse_ranks_of_others(context, on_slurm=on_slurm)
     if context is not None and context.rank != 0:
         from scalescope.launch.attached.follower import follow
 
@@ -78,6 +80,19 @@ def measure_request(
     show(without_lines(once, report.sections), console(), verbose=arguments["verbose"])
     show_where(report)
     sys.exit(report.exit_code)
+
+
+def _refuse_ranks_of_others(context: "RankContext | None", *, on_slurm: bool) -> None:
+    """A training command starts its own ranks, for every launch anew."""
+    if context is not None:
+        raise BadInput(
+            "a command starts its own ranks: run scalescope without torchrun or srun, and put torchrun into "
+            "the command"
+        )
+    if on_slurm:
+        raise BadInput(
+            "--launcher slurm cannot be used with a command; put this scalescope command into a job script"
+        )
 
 
 def _request_of(study: Study, arguments: dict[str, Any]) -> "tuple[Request, Entries]":

@@ -17,6 +17,7 @@ from scalescope.catalog.setting import PerDevice, Scalar, Setting, parse_value, 
 from scalescope.catalog.slurm import JOB_KEYS, Slurm
 from scalescope.cli.help_pages import RUN, VerbCommand, VerbOption, own_flag
 from scalescope.errors import BadInput
+from scalescope.experiment.command_line import AFTER_DASHES, COMMAND, VARY, joined
 from scalescope.experiment.given import Entries, Given
 from scalescope.studies.study import Study
 
@@ -29,6 +30,9 @@ class InWords:
 
 
 Stated = Scalar | PerDevice | InWords
+
+_DASHES = "--"
+_WORDS = "scalescope.command"  # under which click's context keeps what stands behind the dashes
 
 _METAVARS = {"int": "INT", "float": "NUMBER", "str": "TEXT", "duration": "TIME", "bytes": "SIZE"}
 
@@ -65,7 +69,23 @@ class SettingOption(VerbOption):
 
 
 class MeasuringCommand(VerbCommand):
-    """A verb that measures; its own flags may also stand in the experiment file."""
+    """A verb that measures; its own flags may also stand in the experiment file.
+
+    What stands behind `--` is a training command, and nothing in it is read as a flag.
+    """
+
+    takes_commands = False  # whether help mentions them
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if _DASHES in args:
+            position = args.index(_DASHES)
+            ctx.meta[_WORDS] = tuple(args[position + 1 :])
+            args = args[:position]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        pieces = super().collect_usage_pieces(ctx)
+        return [*pieces, "[-- COMMAND...]"] if self.takes_commands else pieces
 
     def invoke(self, ctx: click.Context) -> Any:
         if ctx.params.get("experiment") is not None:
@@ -114,6 +134,7 @@ def measuring_verb(study: type[Study]) -> Callable[[Any], click.Command]:
 
     def decorate(function: Any) -> click.Command:
         command = click.command(study.verb, cls=MeasuringCommand)(function)
+        command.takes_commands = cards.card("benchmarks", study.benchmark).takes_commands
         own_options = list(command.params)
         command.params = [
             click.Argument(
@@ -332,6 +353,7 @@ def _defaults_by_card() -> tuple[tuple[str, dict[str, Any]], ...]:
         ("your own workload" if name == "custom" else name, cards.card_in(kind, name).defaults)
         for kind in ("workloads", "data")
         for name in cards.names(kind)
+        if name != COMMAND  # which decides by itself
     )
 
 
@@ -368,7 +390,7 @@ def given_flags(context: click.Context) -> Entries:
         if setting is None or value is None or value == ():
             continue
         if setting.kind == "env":
-            entries.update(_env_entries(value))
+            entries.update(_named_entries(setting, value))
         elif setting.kind == "bool":
             entries[setting.name] = (Given("true" if value else "false", setting.flag),)
         elif setting.kind == "link":
@@ -381,7 +403,20 @@ def given_flags(context: click.Context) -> Entries:
         else:
             entries[setting.name] = (Given(value[0], setting.flag),)
     _add_shortcuts(context, entries)
+    _add_command(context, entries)
     return entries
+
+
+def _add_command(context: click.Context, entries: Entries) -> None:
+    """The words behind the dashes are the training command."""
+    words = context.meta.get(_WORDS)
+    if words is None:
+        return
+    if not words:
+        raise click.UsageError("-- is for a training command, but none follows")
+    if COMMAND in entries:
+        raise click.UsageError("--command cannot be used with -- COMMAND; give one of them")
+    entries[COMMAND] = (Given(joined(words), AFTER_DASHES),)
 
 
 def _add_shortcuts(context: click.Context, entries: Entries) -> None:
@@ -393,14 +428,17 @@ def _add_shortcuts(context: click.Context, entries: Entries) -> None:
             entries[name] = (Given(str(option.value), flag),)
 
 
-def _env_entries(pairs: tuple[str, ...]) -> Entries:
+def _named_entries(setting: Setting, pairs: tuple[str, ...]) -> Entries:
+    """Values under names of their own: --env NAME=VALUE, or --vary NAME=VALUE,VALUE."""
     entries: dict[str, tuple[Given, ...]] = {}
     for pair in pairs:
-        name, separator, value = pair.partition("=")
+        name, separator, text = pair.partition("=")
         if not separator:
-            raise click.UsageError(f"--env {pair}: expected NAME=VALUE")
-        key = f"env.{name}"
-        entries[key] = (*entries.get(key, ()), Given(value, f"--env {name}"))
+            raise click.UsageError(f"{setting.flag} {pair}: expected NAME=VALUE")
+        values = text.split(",") if setting.name == VARY else [text]  # a variable may contain commas
+        key = f"{setting.name}.{name}"
+        given = (Given(value, f"{setting.flag} {name}") for value in values)
+        entries[key] = (*entries.get(key, ()), *given)
     return entries
 
 

@@ -1,15 +1,25 @@
-"""The words of a training command, with the values of a trial in place of its placeholders."""
+"""Training commands: their words with the values of a trial filled in, and what may be asked with one."""
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from scalescope.catalog import cards
+from scalescope.catalog.placement import Placement
+from scalescope.catalog.setting import settings_of
 from scalescope.errors import BadInput
-from scalescope.experiment.trial import Trial
+from scalescope.experiment.given import Entries
+from scalescope.experiment.trial import Trial, Value
 
+COMMAND = "command"  # the workload, and the setting that holds the words
+VARY = "vary"
+AFTER_DASHES = "-- COMMAND"  # the origin of a command that stands behind two dashes
 KNOWN = ("world_size", "batch_size", "global_batch_size")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_PLAIN = re.compile(r"(?:[A-Za-z0-9@%+=:./_-]|\{[A-Za-z_][A-Za-z0-9_]*\})+")
+_EXAMPLES = {"world_size": "--nproc-per-node={world_size}"}
 
 
 def words_of(command: str) -> list[str]:
@@ -23,7 +33,12 @@ def words_of(command: str) -> list[str]:
     return words
 
 
-def placeholders(command: str, varied: Mapping[str, Any]) -> frozenset[str]:
+def joined(words: Iterable[str]) -> str:
+    """The words as one text, which a shell splits into the same words; placeholders need no quotes."""
+    return " ".join(word if _PLAIN.fullmatch(word) else shlex.quote(word) for word in words)
+
+
+def placeholders(command: str, varied: Iterable[str]) -> frozenset[str]:
     """The names in braces that stand for values; other braces are part of the command."""
     return frozenset(_PLACEHOLDER.findall(command)) & {*KNOWN, *varied}
 
@@ -41,3 +56,81 @@ def _value(match: re.Match[str], values: Mapping[str, Any]) -> str:
     if values[name] is None:
         raise BadInput(f"the command has {{{name}}}, but no value for it; add --{name.replace('_', '-')}")
     return str(values[name])
+
+
+def can_be_filled(trial: Trial) -> bool:
+    """Whether the command takes the batch of a trial: one without a placeholder knows only its own."""
+    asked = {name for name in ("batch_size", "global_batch_size") if trial.settings.get(name) is not None}
+    return asked <= placeholders(trial.command, trial.varied)
+
+
+# What may be asked
+
+
+def asks_for_command(given: Entries) -> bool:
+    """Whether a request is about a training command."""
+    return COMMAND in given
+
+
+def check_entries(benchmark: str, verb: str, given: Entries) -> None:
+    """Refuse what cannot be given with a command, what only a command takes, and a command to other verbs."""
+    if not asks_for_command(given):
+        _check_without(given)
+        return
+    command = given[COMMAND][0]
+    if not cards.card("benchmarks", benchmark).takes_commands:
+        raise BadInput(f"{command.origin}: {verb} cannot measure a command; train, scale, tune and run can")
+    for workload in given.get("workload", ()):
+        if workload.text != COMMAND:
+            raise BadInput(f"{workload.origin} cannot be used with a command: give one of them")
+    decided = set(cards.all_settings(benchmark)) - _usable(benchmark)
+    for name, values in given.items():
+        if name in decided:
+            raise BadInput(f"{values[0].origin} cannot be used with a command: the script decides")
+
+
+def _usable(benchmark: str) -> set[str]:
+    """The settings that a trial of a command has."""
+    owners: tuple[type[Any], ...] = (Placement, cards.card("benchmarks", benchmark), *cards.command_cards())
+    settings = {setting.name for owner in owners for setting in settings_of(owner)}
+    return settings - set(cards.card("workloads", COMMAND).decides)
+
+
+def _check_without(given: Entries) -> None:
+    """Refuse settings of commands where there is none."""
+    shared = {setting.name for owner in cards.known_cards() for setting in settings_of(owner)}
+    alone = {setting.name for owner in cards.command_cards() for setting in settings_of(owner)} - shared
+    for name, values in given.items():
+        if name in alone or name.startswith(f"{VARY}."):
+            raise BadInput(f"{values[0].origin} requires a training command: put it after --")
+
+
+def check_command(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> None:
+    """Refuse a command whose placeholders and values do not fit together."""
+    command = str(settings[COMMAND][0])
+    varied = {name for combination in settings.get(VARY, ()) for name in combination or ()}
+    names = placeholders(command, varied)
+    for name in sorted(varied - names):
+        raise BadInput(f"{given[f'{VARY}.{name}'][0].origin}: the command has no {{{name}}}")
+    for name in ("batch_size", "global_batch_size"):
+        flag = f"--{name.replace('_', '-')}"
+        if name in settings and name not in names:
+            raise BadInput(
+                f"{given[name][0].origin}: write {{{name}}} in the command where its value belongs"
+            )
+        if name in names and name not in settings:
+            raise BadInput(f"the command has {{{name}}}, but no value for it; add {flag}")
+    if len(settings.get("world_size", ())) > 1 and "world_size" not in names:
+        raise BadInput(
+            f"{given['world_size'][0].origin}: several world sizes require {{world_size}} in the command, "
+            f"for instance {_EXAMPLES['world_size']}"
+        )
+
+
+def check_varied_name(name: str, origin: str) -> None:
+    """Refuse a name that no placeholder can have, or that stands for something else."""
+    if not _NAME.fullmatch(name):
+        raise BadInput(f"{origin}: {name!r} is not a name of letters, digits and _")
+    if name in KNOWN:
+        flag = f"--{name.replace('_', '-')}"
+        raise BadInput(f"{origin}: {{{name}}} is the value of {flag}; give that flag")

@@ -11,9 +11,9 @@ from typing import Any
 from scalescope.catalog import cards
 from scalescope.catalog.setting import for_device, settings_of
 from scalescope.errors import BadInput, CannotRun
-from scalescope.experiment.emulation import emulation_notes
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.machines.emulation import emulation_notes
 from scalescope.experiment.trial import Trial, Value
 
 MOST_TRIALS = 10_000
@@ -163,7 +163,15 @@ def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
     for owner in owners:
         if hasattr(owner, "check"):
             owner.check(settings)
-    return Trial(settings=dict(sorted(settings.items())))
+    return Trial(settings=dict(sorted(_without_decided(settings).items())))
+
+
+def _without_decided(settings: Mapping[str, Value]) -> dict[str, Value]:
+    """The settings without those that the workload decides by itself, which nobody must take for chosen."""
+    if "workload" not in settings:
+        return dict(settings)
+    decided = set(cards.card("workloads", settings["workload"]).decides) - set(_CHOOSERS.values())
+    return {name: value for name, value in settings.items() if name not in decided}
 
 
 def _given_settings(owner: Any, asked: dict[str, Value]) -> dict[str, Value]:
@@ -210,6 +218,8 @@ def _fill_from_trials(experiment: Experiment, trials: tuple[Trial, ...]) -> Expe
     hidden = {
         name for name, versions in cards.all_settings(experiment.benchmark).items() if versions[0].internal
     }
+    if any(trial.is_command for trial in trials):
+        hidden |= {"data", "strategy"}  # nobody can give others
     for name in sorted({name for trial in trials for name in trial.settings}):
         values = [trial.settings[name] for trial in trials if name in trial.settings]
         if name in filled or name in hidden or name == "benchmark":

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -12,13 +12,24 @@ from scalescope.catalog import cards
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import Setting, nearest, parse_value, settings_of
 from scalescope.errors import BadInput
+from scalescope.experiment.command_line import (
+    COMMAND,
+    VARY,
+    asks_for_command,
+    check_command,
+    check_entries,
+    check_varied_name,
+    joined,
+    words_of,
+)
 from scalescope.experiment.given import Entries, Given, shown_key
 from scalescope.experiment.trial import Value
 
+_NAMED_VALUES = ("env.", f"{VARY}.")  # keys of values that have names of their own
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _LAUNCHER_ENV = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_MOST_ENV_COMBINATIONS = 10_000
+_MOST_COMBINATIONS = 10_000  # of the values of --env, and of those of --vary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +40,11 @@ class Experiment:
     benchmark: str
     settings: Mapping[str, tuple[Value, ...]]
     measuring: Measuring
+
+    @property
+    def is_command(self) -> bool:
+        """Whether a training command is to be measured."""
+        return COMMAND in self.settings
 
     def asked(self, name: str, *default: Value) -> tuple[Value, ...]:
         """The values that were asked for; those given as default where there are none."""
@@ -46,35 +62,61 @@ def build_experiment(
     verb: str, benchmark: str, file: Entries, flags: Entries, defaults: Mapping[str, Any]
 ) -> Experiment:
     """Merge flag over file over default; `defaults` are the verb's own, for options and settings."""
-    file = _of_this_benchmark(benchmark, under_setting_names(benchmark, file))
-    given = {**file, **flags}
-    _drop_overridden_batch(file, flags, given)
-    _drop_overridden_steps(file, flags, given)
-    _drop_unselected(file, flags, given)
+    given = _merged(verb, benchmark, file, flags)
+    is_command = asks_for_command(given)
     run_options = {setting.name: setting for setting in settings_of(Measuring)}
-    known = cards.all_settings(benchmark)
+    known = cards.settings_by_name(benchmark, of_command=is_command)
     measuring: dict[str, Any] = {name: run_option.default for name, run_option in run_options.items()}
     measuring.update((name, value) for name, value in defaults.items() if name in run_options)
     settings: dict[str, tuple[Value, ...]] = {
         name: (value,) for name, value in defaults.items() if name not in run_options
     }
-    env: dict[str, tuple[Given, ...]] = {}
     for name, values in given.items():
-        if name.startswith("env."):
-            env[name.removeprefix("env.")] = values
-        elif name in run_options:
+        if name in run_options:
             measuring[name] = _only_value(run_options[name], values)
-        elif name in known and not known[name][0].internal and known[name][0].kind != "env":
+        elif name in known and not known[name].internal and known[name].kind != "env":
             settings[name] = _values(known[name], values)
-        else:
-            public = [key for key, versions in known.items() if not versions[0].internal]
+        elif not name.startswith(_NAMED_VALUES):
+            public = [key for key, setting in known.items() if not setting.internal]
             raise _unknown_key(name, values[0].origin, (*run_options, *public))
-    if env:
-        settings["env"] = _env_combinations(env)
+    settings |= _named_values(given)
     _check_batch(settings, given)
     _check_selection(settings, given)
     _check_name(measuring["name"], given)
+    if is_command:
+        command = joined(words_of(str(settings[COMMAND][0])))  # however it was quoted
+        settings |= {"workload": (COMMAND,), COMMAND: (command,)}
+        check_command(settings, given)
     return Experiment(verb=verb, benchmark=benchmark, settings=settings, measuring=Measuring(**measuring))
+
+
+def _merged(verb: str, benchmark: str, file: Entries, flags: Entries) -> Entries:
+    """Flag over file, without what a flag makes meaningless; refuses what cannot be given together."""
+    file = under_setting_names(benchmark, file)
+    check_entries(benchmark, verb, {**file, **flags})
+    file = _of_this_benchmark(benchmark, file)
+    given = {**file, **flags}
+    _drop_overridden_batch(file, flags, given)
+    _drop_overridden_steps(file, flags, given)
+    _drop_unselected(file, flags, given)
+    return given
+
+
+def _named_values(given: Entries) -> dict[str, tuple[Value, ...]]:
+    """The environment variables and the values of a command's own placeholders, in all combinations."""
+    settings = {}
+    for setting, check in (("env", check_variable), (VARY, _check_varied)):
+        prefix = f"{setting}."
+        named = {n.removeprefix(prefix): values for n, values in given.items() if n.startswith(prefix)}
+        if named:
+            settings[setting] = _combinations(setting, named, check)
+    return settings
+
+
+def _check_varied(name: str, text: str, origin: str) -> None:
+    check_varied_name(name, origin)
+    if not text or not text.isprintable():
+        raise BadInput(f"{origin}: {name}: expected a printable value, got {text!r}")
 
 
 def _of_this_benchmark(benchmark: str, file: Entries) -> Entries:
@@ -125,19 +167,18 @@ def _drop_unselected(file: Entries, flags: Entries, given: Entries) -> None:
         if name not in flags or name not in file:
             continue
         chosen = {value.text for value in flags[name]}
-        if not chosen <= set(cards.names(kind)):
+        known = cards.known_names(kind)
+        if not chosen <= set(known):
             continue
         kept = {setting.name for card in chosen for setting in settings_of(cards.card_in(kind, card))}
-        others = {
-            setting.name for card in cards.names(kind) for setting in settings_of(cards.card_in(kind, card))
-        }
+        others = {setting.name for card in known for setting in settings_of(cards.card_in(kind, card))}
         for setting in others - kept:
             if setting in given and setting not in flags:
                 del given[setting]
 
 
-def _values(versions: tuple[Setting, ...], given: tuple[Given, ...]) -> tuple[Value, ...]:
-    values = tuple(parse_value(versions[0], entry.text, entry.origin) for entry in given)
+def _values(setting: Setting, given: tuple[Given, ...]) -> tuple[Value, ...]:
+    values = tuple(parse_value(setting, entry.text, entry.origin) for entry in given)
     distinct: set[Value] = set()
     for value, entry in zip(values, given, strict=True):
         if value in distinct:
@@ -152,22 +193,24 @@ def _only_value(setting: Setting, given: tuple[Given, ...]) -> Value:
     return parse_value(setting, given[0].text, given[0].origin)
 
 
-def _env_combinations(env: Mapping[str, tuple[Given, ...]]) -> tuple[Value, ...]:
+def _combinations(
+    setting: str, named: Mapping[str, tuple[Given, ...]], check: Callable[[str, str, str], None]
+) -> tuple[Value, ...]:
     """Every combination of the values of the names: the same name twice is a sweep."""
-    for name, values in env.items():
+    for name, values in named.items():
         texts = [value.text for value in values]
         for text in texts:
-            check_variable(name, text, values[0].origin)
+            check(name, text, values[0].origin)
         if len(set(texts)) < len(texts):
             raise BadInput(f"{values[0].origin}: {name}: the same value is given twice")
-    count = math.prod(len(values) for values in env.values())
-    if count > _MOST_ENV_COMBINATIONS:
-        origin = next(iter(env.values()))[0].origin
+    count = math.prod(len(values) for values in named.values())
+    if count > _MOST_COMBINATIONS:
+        origin = next(iter(named.values()))[0].origin
         raise BadInput(
-            f"{origin}: the env lists multiply to {count:,} combinations; "
-            f"at most {_MOST_ENV_COMBINATIONS:,} are allowed"
+            f"{origin}: the {setting} lists multiply to {count:,} combinations; "
+            f"at most {_MOST_COMBINATIONS:,} are allowed"
         )
-    choices = [[(name, value.text) for value in values] for name, values in sorted(env.items())]
+    choices = [[(name, value.text) for value in values] for name, values in sorted(named.items())]
     return tuple(dict(combination) for combination in product(*choices))
 
 

@@ -9,6 +9,7 @@ import yaml
 from scalescope.catalog import cards
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import Unset, settings_of
+from scalescope.experiment.command_line import VARY
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Value
 
@@ -27,9 +28,9 @@ def to_mapping(experiment: Experiment) -> dict[str, Any]:
     """The content of an experiment file, by key."""
     body: dict[str, Any] = {}
     for name, values in sorted(experiment.settings.items()):
-        if name == "env":
-            body.update(_env_section(values))
-        elif values != (None,) or _none_must_be_said(experiment.benchmark, name):
+        if name in ("env", VARY):
+            body.update(_section(name, values))
+        elif values != (None,) or _none_must_be_said(experiment, name):
             written = list(values)
             body[name] = written[0] if len(written) == 1 else written
     for name, value in dataclasses.asdict(experiment.measuring).items():
@@ -66,18 +67,22 @@ def _inline(value: Any) -> str:
     return text.removesuffix("...\n").strip()
 
 
-def _none_must_be_said(benchmark: str, name: str) -> bool:
+def _none_must_be_said(experiment: Experiment, name: str) -> bool:
     """Whether leaving the key out would bring back a default other than None."""
-    if name == "batch_size":  # None here means that the global batch was given
+    if name == "batch_size":  # None here means that the global batch was given, or that a command decides
         return False
-    return any(setting.default is not None for setting in cards.all_settings(benchmark)[name])
+    if experiment.is_command:
+        of_command = cards.settings_by_name(experiment.benchmark, of_command=True)
+        return of_command[name].default is not None
+    return any(setting.default is not None for setting in cards.all_settings(experiment.benchmark)[name])
 
 
-def _env_section(combinations: tuple[Value, ...]) -> dict[str, Any]:
+def _section(heading: str, combinations: tuple[Value, ...]) -> dict[str, Any]:
+    """Names with their values, below a heading; several values are a sweep."""
     collected: dict[str, list[str]] = {}
     for combination in combinations:
         for name, value in (combination or {}).items():
             if value not in collected.setdefault(name, []):
                 collected[name].append(value)
     section = {n: v[0] if len(v) == 1 else v for n, v in collected.items()}
-    return {"env": section} if section else {}
+    return {heading: section} if section else {}

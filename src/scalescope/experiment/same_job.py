@@ -1,6 +1,7 @@
 """Same job: the one key that decides whether two trials do the same job."""
 
 import json
+import shlex
 from collections.abc import Set
 from pathlib import PurePath
 
@@ -14,9 +15,19 @@ LENGTH = frozenset(("epochs", "steps_per_epoch"))  # how long a launch measures
 def job_key(trial: Trial, *, ignoring: Set[str] = frozenset()) -> str:
     """Equal for two trials whose identities differ in ignored settings only; sorted by name and value.
 
-    A workload's file counts by its name: the same job may be started from another folder, or checkout.
+    A workload's file counts by its name, and so do files in a command: the same job may be started from
+    another folder, or checkout.
     """
     kept = {name: value for name, value in identity(trial.settings).items() if name not in ignoring}
     if isinstance(workload := kept.get("workload"), str) and ".py:" in workload:
         kept["workload"] = PurePath(workload).name
+    if isinstance(command := kept.get("command"), str):
+        kept["command"] = [_file_name(word) for word in shlex.split(command)]
     return json.dumps(kept, sort_keys=True)
+
+
+def _file_name(word: str) -> str:
+    """A word of a command, of a path to a file only the name."""
+    option, separator, path = word.rpartition("=")
+    is_file = "/" in path and PurePath(path).suffix != ""
+    return f"{option}{separator}{PurePath(path).name}" if is_file else word

@@ -15,12 +15,16 @@ from scalescope.experiment.given import Entries, Given, shown_key
 
 _LARGEST_FILE_BYTES = 1 << 20
 _GROUPS = ("model", "training", "data")  # headings people write; their keys are settings like any other
+_NAMING = ("env", "vary")  # headings below which people write names of their own
 _BOTH = ("data",)  # a heading where lines stand below it, a setting where it has a value
 _NAMED = {"data": "data", "model": "workload"}  # what `name` means below a heading; elsewhere the run's
 
 
 def read_experiment_file(path: Path) -> Entries:
-    """All settings of a file by key; a list is several values; environment names read `env.NAME`."""
+    """All settings of a file by key; a list is several values.
+
+    Environment variables read `env.NAME`, the values of a command's placeholders `vary.NAME`.
+    """
     entries: Entries = {}
     events = _events(path)
     opening = next(events, None)
@@ -44,10 +48,10 @@ def _read_mapping(path: Path, events: Iterator[yaml.Event], group: str, entries:
             raise BadInput(f"{path}:{_line(key)}: expected a plain word as key")
         value = next(events)
         where = f"{path}:{_line(key)}: {shown_key(key.value)}"
-        is_group = not group and key.value in (*_GROUPS, "env")
+        is_group = not group and key.value in (*_GROUPS, *_NAMING)
         if isinstance(value, yaml.MappingStartEvent):
             if not is_group:
-                allowed = ", ".join((*_GROUPS, "env"))
+                allowed = ", ".join((*_GROUPS, *_NAMING))
                 raise BadInput(f"{where}: only {allowed} may contain keys")
             if key.value in groups or key.value in entries:
                 raise BadInput(f"{where}: given twice")
@@ -67,8 +71,8 @@ def _read_mapping(path: Path, events: Iterator[yaml.Event], group: str, entries:
 
 def _name_of(group: str, key: str) -> str:
     """The setting that a key stands for under a heading."""
-    if group == "env":
-        return f"env.{key}"
+    if group in _NAMING:
+        return f"{group}.{key}"
     return _NAMED.get(group, key) if key == "name" else key
 
 

@@ -6,11 +6,56 @@ from dataclasses import dataclass, field
 
 from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation, has_loader
 from scalescope.experiment.trial import Trial
+from scalescope.results.ranks.attach_job import OBSERVED, SUPPRESSED
 from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import RankRecord
 
 HOST = "fake"
 _DEVICE_NAME = "fake processor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedScript:
+    """What a simulated training command does by itself, which its ranks then observe."""
+
+    samples: int = 32  # of a rank and step, where the command is given no batch
+    shares_samples: bool = False  # the ranks share them: strong scaling
+    unit: str = "samples"
+    wrapper: str = "ddp"  # on several ranks
+    loader: bool = False
+    loader_workers: int = 0
+    counts_samples: bool = True  # False: the input of its model shows none
+
+    def samples_of(self, trial: Trial) -> int:
+        """Samples of one rank and step."""
+        if trial.settings.get("global_batch_size") is not None:
+            return int(trial.settings["global_batch_size"]) // trial.world_size
+        asked = trial.settings.get("batch_size")
+        samples = self.samples if asked is None else int(asked)
+        return samples // trial.world_size if self.shares_samples else samples
+
+    def counters(self, trial: Trial, steps: int) -> dict[str, float | int | str | None]:
+        """What a rank counts and observes in so many measured steps."""
+        counters: dict[str, float | int | str | None] = {
+            "world_size": trial.world_size,
+            "measured_steps": steps,
+            f"{OBSERVED}unit": self.unit,
+            f"{OBSERVED}samples_from": "first dimension of the input of Net",
+            f"{OBSERVED}wrapper": self.wrapper if trial.world_size > 1 else "none",
+            f"{OBSERVED}loader": int(self.loader),
+            f"{OBSERVED}loader_workers": self.loader_workers,
+            f"{OBSERVED}optimizers": "AdamW",
+            f"{OBSERVED}events_per_step": 1,
+            f"{OBSERVED}micro_batches": 1,
+            f"{OBSERVED}step_from": "optimizer steps",
+            f"{OBSERVED}skipped_steps": 0,
+            f"{SUPPRESSED}torch.save": 1,
+            "parameters": 1_000_000,
+            "convolutions": 0,
+        }
+        if self.counts_samples:
+            counters["measured_samples"] = steps * self.samples_of(trial)
+        return counters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +77,14 @@ class CostModel:
     activation_bytes: int = 1_000_000  # of one sample
     temporary_bytes: int = 500_000
     device_bytes: int = 1 << 34
+    script: SimulatedScript = SimulatedScript()  # for training commands
     # What settings do to the step time of every trial that has all of these (name, value) pairs.
     factors: Mapping[tuple[tuple[str, object], ...], float] = field(default_factory=dict)
 
     def step_time_s(self, trial: Trial) -> float:
         """The true mean step time of a trial."""
-        time_s = self.fixed_s + self.per_sample_s * trial.rank_batch_size
+        samples = self.script.samples_of(trial) if trial.is_command else trial.rank_batch_size
+        time_s = self.fixed_s + self.per_sample_s * samples
         if trial.is_wrapped:
             time_s += self.wrapper_s
         if not has_ablation(trial, NO_COMM):
@@ -53,7 +100,8 @@ class CostModel:
 
     def input_wait_s(self, trial: Trial) -> float:
         """What a step waits for samples."""
-        if has_loader(trial) and not has_ablation(trial, PRELOADED):
+        is_loaded = self.script.loader if trial.is_command else has_loader(trial)
+        if is_loaded and not has_ablation(trial, PRELOADED):
             return self.input_s.get(trial.world_size, 0.0)
         return 0.0
 

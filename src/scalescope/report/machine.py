@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from scalescope.experiment.emulation import precisions_text
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.machines.emulation import precisions_text
 from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import data_size
 from scalescope.report.section import Section

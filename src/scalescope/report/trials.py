@@ -11,10 +11,11 @@ from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 
-EstimateBasis = Literal["operation counts", "earlier runs", "timed steps"]
+EstimateBasis = Literal["operation counts", "earlier runs", "timed steps", "windows alone"]
 _BASES: dict[EstimateBasis, str] = {
     "operation counts": "estimated from operation counts, not measured). Nothing was run",
     "earlier runs": "estimated from earlier runs on this machine). Nothing was run",
+    "windows alone": "what is measured; how long the command takes to start is not known). Nothing was run",
     "timed steps": "estimated from a few steps, which were run for this). Nothing else was run",
 }
 
@@ -39,11 +40,12 @@ def plan_section(
     count = f"{counted(len(trials), 'trial')} × {counted(repeats, 'launch')} = {launches}"
     if once:
         count += f", and {counted(len(once), 'trial')} once"
+    about = "at least" if basis == "windows alone" else "about"
     return Section(
         title="Trials",
         table=Table(columns=columns, rows=rows, left=frozenset(columns), optional=("id",)),
         lines=(
-            f"{count}, about {duration(seconds)} ({_BASES[basis]}.",
+            f"{count}, {about} {duration(seconds)} ({_BASES[basis]}.",
             *formats,
         ),
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scalescope.experiment.nodes import NodeDifference
+from scalescope.experiment.machines.nodes import NodeDifference
 from scalescope.results.result import RankRecord
 
 BUCKET_BYTES = "bucket_bytes"

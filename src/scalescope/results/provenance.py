@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.nodes import differences
+from scalescope.experiment.machines.nodes import differences
 from scalescope.inspection import recorded_variables
 
 # What may differ between two runs that are still the same machine: its name, and what was measured of it. The

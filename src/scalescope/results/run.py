@@ -1,14 +1,16 @@
 """Run: a run folder read back, as sections, rules and the Python API see it; launches of earlier runs."""
 
 import contextlib
+import dataclasses
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from scalescope.errors import BadInput
+from scalescope.experiment.observed import Observations, ObservedLaunch, as_observed, observations
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run_folder import ENVIRONMENT, EXPERIMENT, TRIALS, read_json
 from scalescope.results.run_record import RunRecord, read_run_record
@@ -57,14 +59,31 @@ def load_run(path: str | Path) -> Run:
         if other is not None and other.status == "ok":
             replaced.append(other)
     environment = read_json(folder / ENVIRONMENT)
+    observed = observations_of((*counted.values(), *replaced))
     return Run(
         path=folder,
         record=read_run_record(folder),
         environment=environment if isinstance(environment, dict) else {},
-        results=tuple(counted.values()),
+        results=tuple(_as_observed(result, observed) for result in counted.values()),
         warnings=tuple(warnings),
-        replaced=tuple(replaced),
+        replaced=tuple(_as_observed(result, observed) for result in replaced),
     )
+
+
+def observations_of(results: Iterable[Result]) -> Observations:
+    """What finished launches of training commands show of these."""
+    finished = (result for result in results if result.status == "ok" and result.trial.is_command)
+    return observations(
+        ObservedLaunch(trial=result.trial, ranks=[record.counters for record in result.ranks])
+        for result in finished
+    )
+
+
+def _as_observed(result: Result, observed: Observations) -> Result:
+    """The result with what the launches of its command showed; other results as they are."""
+    if not result.trial.is_command:
+        return result
+    return dataclasses.replace(result, settings=dict(as_observed(result.trial, observed).settings))
 
 
 def _counted(before: Result, after: Result) -> tuple[Result, Result]:

@@ -8,6 +8,7 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import Setting, settings_of
 from scalescope.catalog.slurm import Slurm
 from scalescope.errors import BadInput
+from scalescope.experiment.command_line import COMMAND, KNOWN, joined, placeholders, words_of
 from scalescope.results.run_folder import EXPERIMENT
 from scalescope.results.run_record import COMPARED, UNKNOWN_VERB, RunRecord, read_run_record
 
@@ -30,7 +31,9 @@ def command_on(
     end = read_run_record(folder).end
     unlimited = {"budget": None} if end is not None and end.why == "budget" else {}
     settings = with_absolute_paths({**_stored_paths(folder), **unlimited, **(changes or {})}, folder)
-    return (PROGRAM, verb, str(folder / file), *flags_of(settings), *own_flags)
+    settings = _usable_with(_stored_command(folder), settings)
+    command = {name: settings.pop(name) for name in (COMMAND,) if name in settings}
+    return (PROGRAM, verb, str(folder / file), *flags_of(settings), *own_flags, *flags_of(command))
 
 
 def repeating_command(path: Path, record: RunRecord) -> Argv:
@@ -42,15 +45,34 @@ def repeating_command(path: Path, record: RunRecord) -> Argv:
 
 def _stored_paths(path: Path) -> dict[str, tuple[str, ...]]:
     """The settings of a stored request that name files."""
+    texts = _stored_request(path)
+    full = with_absolute_paths(texts, path)
+    return {name: values for name, values in texts.items() if values != full[name]}
+
+
+def _stored_request(path: Path) -> dict[str, tuple[str, ...]]:
+    """The settings of a stored request, as they are written; empty where there is none."""
     from scalescope.experiment.yaml_file import read_experiment_file
 
     try:
         written = read_experiment_file(path / EXPERIMENT)
     except BadInput:  # a run that was imported, or is older than the file
         return {}
-    texts = {name: tuple(value.text for value in values) for name, values in written.items()}
-    full = with_absolute_paths(texts, path)
-    return {name: values for name, values in texts.items() if values != full[name]}
+    return {name: tuple(value.text for value in values) for name, values in written.items()}
+
+
+def _stored_command(path: Path) -> str | None:
+    """The training command of a stored request; None where it has none."""
+    return next(iter(_stored_request(path).get(COMMAND, ())), None)
+
+
+def _usable_with(command: str | None, settings: Mapping[str, object]) -> dict[str, object]:
+    """The settings without those that a training command decides by itself, such as its own batch."""
+    if command is None:
+        return dict(settings)
+    takes = placeholders(command, ())
+    decided = {*cards.card("workloads", COMMAND).decides, *(name for name in KNOWN if name not in takes)}
+    return {name: value for name, value in settings.items() if name not in decided}
 
 
 def with_absolute_paths(settings: Mapping[str, object], path: Path) -> dict[str, object]:
@@ -62,8 +84,23 @@ def with_absolute_paths(settings: Mapping[str, object], path: Path) -> dict[str,
         setting = _setting_named(name)
         if setting is not None and setting.holds_path and value is not None:
             values = value if isinstance(value, tuple) else (value,)
-            full[name] = tuple(_absolute(str(each), base) for each in values)
+            absolute = _absolute_words if name == COMMAND else _absolute
+            full[name] = tuple(absolute(str(each), base) for each in values)
     return full
+
+
+def _absolute_words(command: str, base: Path) -> str:
+    """A training command with the whole path of existing files, and of folders that are written with `/`."""
+    words = words_of(command)
+    full = [_absolute_word(word, base) for word in words]
+    return command if full == words else joined(full)
+
+
+def _absolute_word(word: str, base: Path) -> str:
+    option, separator, text = word.rpartition("=") if word.startswith("-") else ("", "", word)
+    path = base / text
+    names_path = path.is_file() or ("/" in text and path.is_dir())
+    return f"{option}{separator}{path.absolute()}" if text and names_path else word
 
 
 def _absolute(text: str, base: Path) -> str:
@@ -74,8 +111,17 @@ def _absolute(text: str, base: Path) -> str:
 
 
 def flags_of(settings: Mapping[str, object]) -> Argv:
-    """Settings at their values, as the command line takes them; a tuple is a sweep."""
-    return tuple(word for name, value in settings.items() for word in _flag_of(name, value))
+    """Settings at their values, as the command line takes them; a tuple is a sweep.
+
+    A training command comes last, behind two dashes.
+    """
+    command = settings.get(COMMAND)
+    plain = {n: v for n, v in settings.items() if n != COMMAND and (n, v) != ("workload", COMMAND)}
+    flags = tuple(word for name, value in plain.items() for word in _flag_of(name, value))
+    if command is None:
+        return flags
+    text = command[0] if isinstance(command, tuple) else command
+    return (*flags, "--", *words_of(str(text)))
 
 
 def _flag_of(name: str, value: object) -> Argv:

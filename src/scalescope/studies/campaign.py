@@ -44,11 +44,13 @@ def run_campaign(
     campaign = _Campaign(plan=plan, launcher=launcher, folder=folder, watcher=watcher, study=study)
     end = campaign.run(plan)
     tried: set[tuple[str, int]] = set()
-    while study is not None and end is None and plan.is_last:
+    while study is not None and end is None and (plan.is_last or plan.continues):
         run = load_run(folder.path)
         done = tried | {result.key for result in run.of_status(*KEPT)}
         wanted = study.next_launches(run, campaign.remaining_s())
         launches = tuple(launch for launch in wanted if launch.key not in done)
+        if plan.continues:  # of a plan that other commands continue too, those of this one
+            launches = tuple(launch for launch in launches if plan.includes(launch.number))
         if not launches:
             end = _end_of_search(campaign, study, run, done)
             break
@@ -175,7 +177,7 @@ class _Campaign:
         planned = [(launch.trial, launch.number) for _, launch in ordered]
         self.watcher.began(planned, before.of_status(*KEPT), self.budget())
         is_further = plan is not self.plan  # a part that the study decided on
-        total = None if is_further else len(ordered)
+        total = None if is_further or plan.continues else len(ordered)
         end = None
         for index, (order, launch) in enumerate(ordered):
             trial = launch.trial

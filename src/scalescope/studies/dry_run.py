@@ -1,5 +1,6 @@
 """--dry-run: the trials of a plan and about how long they take, without measuring them."""
 
+import dataclasses
 import statistics
 import tempfile
 import time
@@ -26,6 +27,10 @@ from scalescope.studies.request import Request
 from scalescope.studies.study import Report
 from scalescope.studies.watcher import CampaignWatcher
 
+_MORE_FOLLOWS = (
+    "What explains the result is planned when the command has run: without communication, and with preloaded "
+    "input, where it has these."
+)
 _PRESENTING_S = 1.0  # to analyze what was measured and to write the files
 _WARMUP_STEPS, _TIMED_STEPS = 3, 2  # of an own workload, to know how long its steps take
 _TIMING_LIMIT_S = 30.0  # a step that takes longer is not waited for
@@ -35,6 +40,9 @@ def only_planned(plan: Plan, request: Request, launcher: Launcher, watcher: Camp
     """What --dry-run shows: the trials and how long they take."""
     if plan.preview:
         return Report(sections=plan.preview)
+    if plan.continues:
+        watcher.noted(_MORE_FOLLOWS)
+        plan = dataclasses.replace(plan, continues=False)
     output_dir = plan.experiment.measuring.output_dir
     stored = load_run(output_dir).results if request.resume and output_dir is not None else ()
     seconds, basis = estimated_run(plan, request.started_s, launcher, watcher, stored)
@@ -97,6 +105,8 @@ def _durations(
         if timed is not None:
             durations.add(timed)
             return durations, "timed steps"
+    if any(trial.is_command and not durations.knows(trial) for trial in plan.all_trials):
+        return durations, "windows alone"
     known = any(durations.knows(trial) for trial in plan.all_trials)
     return durations, "earlier runs" if known else "operation counts"
 

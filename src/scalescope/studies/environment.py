@@ -9,7 +9,7 @@ from typing import Any
 
 from scalescope.errors import CannotRun
 from scalescope.experiment.machine import Gpu, Machine
-from scalescope.experiment.nodes import differences, gpu_names
+from scalescope.experiment.machines.nodes import differences, gpu_names
 from scalescope.launch.launcher import Launcher
 from scalescope.results.provenance import describe_environment, environment_id
 from scalescope.results.run import load_run

@@ -46,6 +46,7 @@ class Plan:
     # Launched first in every round, by id: what was asked for, before what only explains it.
     first: frozenset[str] = frozenset()
     explains_failures: bool = True  # False: a job that failed is not launched again with a part removed
+    continues: bool = False  # only the first round is planned: its results decide on the others
     chosen: tuple[Launch, ...] | None = None  # these launches in this order, instead of rounds
     only: tuple[int, ...] | None = None  # the launch numbers to make, where several commands share a run
     only_next: bool = False  # the study's next launch, where several commands make them in turn
@@ -67,7 +68,7 @@ class Plan:
         if self.chosen is not None:
             return list(self.chosen)
         ordered: list[Launch] = []
-        for number in range(self.experiment.measuring.repeats):
+        for number in range(1 if self.continues else self.experiment.measuring.repeats):
             round_of_trials = sorted(self.trials, key=lambda trial: trial.trial_id)
             random.Random(f"{self.experiment.measuring.order_seed}/{number}").shuffle(round_of_trials)
             round_of_trials.sort(key=lambda trial: trial.trial_id not in self.first)
@@ -79,9 +80,11 @@ class Plan:
     def launches_to_make(self) -> list[tuple[int, Launch]]:
         """The launches that this command makes, with their position in the order of all."""
         numbered = enumerate(self.launches())
-        return [
-            (order, launch) for order, launch in numbered if self.only is None or launch.number in self.only
-        ]
+        return [(order, launch) for order, launch in numbered if self.includes(launch.number)]
+
+    def includes(self, number: int) -> bool:
+        """Whether this command makes the launches of that number."""
+        return self.only is None or number in self.only
 
     def ends_part(self, ordered: Sequence[tuple[int, Launch]], index: int) -> bool:
         """Whether a round, or what was asked for in it, is complete with this launch."""

@@ -33,6 +33,7 @@ def _modules(folder: Path) -> set[str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_card_has_an_implementation_of_its_name_and_the_other_way_round(kind: str) -> None:
     with_card = _modules(PACKAGE / "catalog" / kind)
+    with_card -= {"workloads": {"command"}, "strategies": {"script"}}.get(kind, set())  # no code of ours
     if kind == "data":  # made up by the workload itself, or brought along by it: nothing to load
         with_card -= {"synthetic", "own"}
     assert with_card == _modules(PACKAGE / "worker" / kind)
@@ -87,9 +88,23 @@ def test_every_whole_number_has_an_upper_bound(setting: Setting) -> None:
 
 @pytest.mark.parametrize("benchmark", cards.names("benchmarks"))
 def test_cards_that_share_a_setting_share_its_kind(benchmark: str) -> None:
+    """A command has versions of its own, which may be left to the script."""
+    commands = {owner.__name__ for owner in cards.command_cards()}
     for name, versions in cards.all_settings(benchmark).items():
-        shapes = {(version.kind, version.optional, version.internal, version.sweep) for version in versions}
+        shapes = {(version.kind, version.internal, version.sweep) for version in versions}
         assert len(shapes) == 1, f"{name}: {shapes}"
+        optional = {version.optional for version in versions if version.card not in commands}
+        assert len(optional) <= 1, f"{name}: {optional}"
+
+
+def test_the_cards_of_commands_come_last() -> None:
+    """The first version of a setting decides about the identity of trials from before commands."""
+    commands = {owner.__name__ for owner in cards.command_cards()}
+    for name, versions in cards.all_settings("train").items():
+        owners = [version.card in commands for version in versions]
+        assert owners == sorted(owners), name
+    assert cards.settings_by_name("train")["pin_memory"].neutral is False
+    assert cards.settings_by_name("train", of_command=True)["pin_memory"].neutral is None
 
 
 @pytest.mark.parametrize("benchmark", cards.names("benchmarks"))

@@ -37,7 +37,7 @@ def test_choices_and_cards_are_searched() -> None:
 
 def test_a_setting_knows_its_cards_verbs_and_defaults() -> None:
     (bucket,) = (flag for flag in FLAGS if flag.name == "bucket_cap_mb")
-    assert bucket.cards == ("Strategy ddp", "Strategy scratch_ddp", "Strategy zero1")
+    assert bucket.cards == ("Strategy ddp", "Strategy scratch_ddp", "Strategy zero1", "Strategy script")
     assert "comm" not in bucket.verbs
     (repeats,) = (flag for flag in FLAGS if flag.name == "repeats")
     assert (repeats.defaults["train"], repeats.defaults["scale"]) == (1, 5)

@@ -6,6 +6,7 @@ from typing import Any
 import click
 import pytest
 
+from scalescope.catalog import cards
 from scalescope.cli import app, measuring
 from scalescope.cli.help_pages import VerbOption
 from scalescope.cli.options import MeasuringCommand, SettingOption
@@ -66,6 +67,8 @@ def sample(option: VerbOption) -> str:
 def typed_and_written(option: VerbOption) -> tuple[list[str], str]:
     """The flag as it is typed, and the line of a file that says the same."""
     assert option.key is not None
+    if option.key == "vary":
+        return ["--vary", "depth=1,2"], "vary: {depth: [1, 2]}"
     if isinstance(option, SettingOption) and option.setting.kind == "env":
         return ["--env", "A=1"], "env: {A: 1}"
     if option.is_flag:
@@ -73,6 +76,12 @@ def typed_and_written(option: VerbOption) -> tuple[list[str], str]:
         flag = option.secondary_opts[0] if off else option.opts[0]
         return [flag], f"{option.key}: {'false' if off else 'true'}"
     return [option.opts[0], sample(option)], f"{option.key}: {sample(option)}"
+
+
+def is_of_command(option: VerbOption) -> bool:
+    """Whether a flag requires a training command besides."""
+    commands = {owner.__name__ for owner in cards.command_cards()}
+    return isinstance(option, SettingOption) and option.setting.card in commands and option.key != "command"
 
 
 class Asked(Exception):
@@ -118,7 +127,11 @@ def test_a_flag_and_its_key_mean_the_same(
     needed = REQUIRED.get(option.key)
     file = tmp_path / "e.yaml"
     file.write_text(f"{line}\n" + (f"{needed}: true\n" if needed else ""))
-    by_flag = asked(verb, *flag, *([f"--{needed}"] if needed else []))
+    more = [f"--{needed}"] if needed else []
+    if is_of_command(option):
+        file.write_text(f"{line}\ncommand: train {{depth}}\n")
+        more = ["--", "train", "{depth}"]
+    by_flag = asked(verb, *flag, *more)
     assert asked(verb, str(file)) == by_flag
     assert by_flag != asked(verb) or sample(option) == option.setting.default  # type: ignore[attr-defined]
 

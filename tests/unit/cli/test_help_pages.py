@@ -58,13 +58,16 @@ def test_help_fits_a_screen(words: tuple[str, ...], capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("verb", MEASURING)
-def test_the_first_page_has_groups_and_two_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_page_has_groups_and_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = page(verb, "--help", capsys=capsys)
     headings = [line.removesuffix(":") for line in lines if line.endswith(":") and line[0] != " "]
     assert {"Examples", "Ranks", "Run"} <= set(headings)
     assert headings[-1] == "Run"
     examples = [line for line in lines if line.startswith(f"  scalescope {verb}")]
-    assert len(examples) == 2
+    commands = [line for line in examples if " -- " in line]
+    takes_commands = verb in ("train", "scale", "tune", "run")
+    assert (len(examples), len(commands)) == ((3, 1) if takes_commands else (2, 0))
+    assert lines[0].endswith("[-- COMMAND...]") == takes_commands
     assert f"scalescope {verb} --help-all" in lines[-1]
 
 

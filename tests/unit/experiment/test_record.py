@@ -23,7 +23,7 @@ NAMES = {
     "workload": cards.known_names("workloads"),
     "data": cards.names("data"),
     "data_dir": ("data", "/somewhere/my data", "~/data: all, of it"),
-    "strategy": ("auto", *cards.names("strategies")),
+    "strategy": ("auto", *cards.known_names("strategies")),
     "collective": ("all", "all_reduce,broadcast", *cards.names("collectives")),
 }
 BATCHES = ("batch_size", "global_batch_size")
@@ -33,11 +33,12 @@ BENCHMARKS = cards.names("benchmarks")
 
 
 def public_settings(benchmark: str) -> dict[str, Setting]:
-    """Every setting of a benchmark that a person may give, but for the environment."""
+    """Every setting of a benchmark that a person may give, but for the environment and for commands."""
+    commands = {owner.__name__ for owner in cards.command_cards()}
     return {
         name: versions[0]
         for name, versions in cards.all_settings(benchmark).items()
-        if not versions[0].internal and versions[0].kind != "env"
+        if not versions[0].internal and versions[0].kind != "env" and versions[0].card not in commands
     }
 
 

@@ -111,7 +111,7 @@ BAD_FILES: dict[str, tuple[str | bytes, str]] = {
     "nearly an internal key": ("ablatio: none\n", r"e.yaml:1: unknown key ablatio"),
     "unknown group": (
         "modle:\n  epochs: 1\n",
-        r"e.yaml:1: modle: only model, training, data, env may contain keys",
+        r"e.yaml:1: modle: only model, training, data, env, vary may contain keys",
     ),
     "group in a group": ("model:\n  data:\n    seed: 1\n", r"e.yaml:2: data: only model, .+"),
     "mapping in env": ("env:\n  A:\n    b: 1\n", r"e.yaml:2: A: only model, .+"),

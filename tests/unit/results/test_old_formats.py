@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalescope.experiment.nodes import NodeDifference
+from scalescope.experiment.machines.nodes import NodeDifference
 from scalescope.results.old_formats import bucket_bytes_of, node_differences_of
 from scalescope.results.result import RankRecord
 

@@ -94,3 +94,41 @@ def test_a_folder_of_data_is_named_with_its_whole_path(
     (tmp_path / "texts").mkdir()
     (tmp_path / EXPERIMENT).write_text("data: ag_news\ndata_dir: texts\n")
     assert command_on(tmp_path, "train")[3:] == ("--data-dir", str(tmp_path / "texts"))
+
+
+@pytest.fixture
+def command_run(run: Path) -> Path:
+    """The same of a training command, with a file and a folder beside it."""
+    (run.parents[1] / "train.py").write_text("...\n")
+    (run / EXPERIMENT).write_text(
+        "workload: command\ncommand: torchrun --nproc-per-node={world_size} train.py --out=sub/ sub\n"
+    )
+    return run
+
+
+def test_a_training_command_comes_last_and_is_complete(command_run: Path) -> None:
+    home = command_run.parents[1]
+    argv = command_on(command_run, "tune", {"world_size": 2}, ("--levers", "comm_hook"))
+    assert argv == (
+        *("scalescope", "tune", str(command_run / EXPERIMENT), "--world-size", "2", "--levers", "comm_hook"),
+        *("--", "torchrun", "--nproc-per-node={world_size}", str(home / "train.py"), f"--out={home / 'sub'}"),
+        "sub",
+    )
+
+
+def test_what_a_training_command_decides_is_not_advised(command_run: Path) -> None:
+    changes = {"batch_size": 64, "strategy": "fsdp", "optimizer": "adamw", "num_workers": 2}
+    argv = command_on(command_run, "train", changes)
+    assert argv[3 : argv.index("--")] == ("--num-workers", "2")
+
+
+def test_a_command_without_files_is_left_to_the_stored_request(command_run: Path) -> None:
+    (command_run / EXPERIMENT).write_text("workload: command\ncommand: python -m 'my module'\n")
+    assert repeating_command(command_run, RunRecord(verb="train")) == (
+        *("scalescope", "train", str(command_run / EXPERIMENT)),
+    )
+
+
+def test_settings_of_a_command_are_written_behind_the_dashes() -> None:
+    settings = {"workload": "command", "command": "python 'my train.py' {n}", "vary": {"n": "1"}}
+    assert flags_of(settings) == ("--vary", "n=1", "--", "python", "my train.py", "{n}")

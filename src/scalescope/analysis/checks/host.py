@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from scalescope.analysis.checks.topology import topology_lines
-from scalescope.experiment.emulation import precisions_text
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.machines.emulation import precisions_text
 from scalescope.link_matrix import affinities_of, links_of
 from scalescope.results.topology import Topology
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from scalescope.analysis.checks.host import Check, all_checks
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.nodes import NodeDifference, differences, unlike
+from scalescope.experiment.machines.nodes import NodeDifference, differences, unlike
 
 # These name one rank's own GPUs or host: they differ where nothing is wrong.
 _MAY_DIFFER = ("CUDA_VISIBLE_DEVICES", "NCCL_HOSTID")

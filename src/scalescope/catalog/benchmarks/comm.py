@@ -30,6 +30,7 @@ class Comm:
 
     heading = "Communication"
     selects = ()
+    takes_commands = False
     measures = "collectives"
     measures_by_purpose: ClassVar[Mapping[str | None, str]] = {}
     launch_figure: ClassVar[str | None] = "bus bandwidth"

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from scalescope.catalog import cards
 from scalescope.catalog.setting import PerDevice, for_device, setting
@@ -17,6 +17,7 @@ class Train(Training):
     """Training steps: forward, backward, gradient exchange, optimizer."""
 
     heading = "Training"
+    takes_commands: ClassVar[bool] = True
 
     epochs: int = setting(1, "Number of epochs, each of steps_per_epoch steps.", low=1, high=1_000_000)
     steps_per_epoch: int | Literal["auto"] | None = setting(

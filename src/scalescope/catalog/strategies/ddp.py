@@ -25,7 +25,7 @@ def send_bf16(group, bucket):
     return dist.all_reduce(half, async_op=True).get_future().then(restore)'''
 
 
-def _argument(name: str) -> Callable[[bool | float | None, ScriptContext], Code]:
+def wrapper_argument(name: str) -> Callable[[bool | float | None, ScriptContext], Code]:
     """A setting that is the keyword argument of that name."""
 
     def code_of(value: bool | float | None, context: ScriptContext) -> Code:
@@ -34,25 +34,26 @@ def _argument(name: str) -> Callable[[bool | float | None, ScriptContext], Code]
     return code_of
 
 
-def _bucket_views(is_on: bool, context: ScriptContext) -> Code:
+def bucket_view_code(is_on: bool, context: ScriptContext) -> Code:
     """Gradients that are set to None leave their buckets, which costs the copy that views save."""
     return code(
         argument("wrapper", "gradient_as_bucket_view", is_on), argument("clear", "set_to_none", not is_on)
     )
 
 
-def _comm_hook(precision: str, context: ScriptContext) -> Code:
+def comm_hook_code(precision: str, context: ScriptContext) -> Code:
+    """The hook that sends gradients in 16 bits."""
     if precision == "none":
         return Code()
     lines: tuple[CodeLine, ...] = (
         statement("imports", "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks"),
-        statement("wrapped", f"model.register_comm_hook(None, {_HOOKS[precision]})"),
+        statement("wrapped", f"model.registercomm_hook_code(None, {_HOOKS[precision]})"),
     )
     if precision == "bf16" and context.device == "cpu":
         lines = (
             statement("imports", "import torch.distributed as dist"),
             statement("definitions", _SEND_BF16),
-            statement("wrapped", "model.register_comm_hook(None, send_bf16)"),
+            statement("wrapped", "model.registercomm_hook_code(None, send_bf16)"),
         )
     return code(*lines)
 
@@ -79,7 +80,7 @@ class Ddp(StrategyTraits):
             needs=("ranks",),
             changes="rounding",
             expects=(ExpectedEffect(factors={"communication": 0.98}, source=_LINKS),),
-            code=_argument("bucket_cap_mb"),
+            code=wrapper_argument("bucket_cap_mb"),
         ),
     )
     broadcast_buffers: bool = setting(
@@ -97,7 +98,7 @@ class Ddp(StrategyTraits):
                     value=False, factors={"communication": 0.95}, source="one exchange less per step"
                 ),
             ),
-            code=_argument("broadcast_buffers"),
+            code=wrapper_argument("broadcast_buffers"),
         ),
     )
     static_graph: bool = setting(
@@ -110,7 +111,7 @@ class Ddp(StrategyTraits):
                 ExpectedEffect(value=False, factors={"kernels": 1.02}, source=_WORK),
                 ExpectedEffect(value=True, factors={"kernels": 0.98}, source=_WORK),
             ),
-            code=_argument("static_graph"),
+            code=wrapper_argument("static_graph"),
         ),
     )
     gradient_as_bucket_view: bool = setting(
@@ -123,7 +124,7 @@ class Ddp(StrategyTraits):
                 ExpectedEffect(value=False, factors={"kernels": 1.02}, source=_WORK),
                 ExpectedEffect(value=True, factors={"kernels": 0.98}, source=_WORK),
             ),
-            code=_bucket_views,
+            code=bucket_view_code,
         ),
     )
     find_unused_parameters: bool = setting(
@@ -136,7 +137,7 @@ class Ddp(StrategyTraits):
             expects=(
                 ExpectedEffect(factors={"kernels": 1.05}, source="walks through the graph in every step"),
             ),
-            code=_argument("find_unused_parameters"),
+            code=wrapper_argument("find_unused_parameters"),
         ),
     )
     comm_hook: str = setting(
@@ -149,7 +150,7 @@ class Ddp(StrategyTraits):
             needs=("ranks",),
             changes="rounding",
             expects=(ExpectedEffect(factors={"communication": 0.55, "kernels": 1.03}, source=_LINKS),),
-            code=_comm_hook,
+            code=comm_hook_code,
         ),
     )
 

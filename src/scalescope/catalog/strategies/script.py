@@ -1,10 +1,12 @@
 """Card of the `script` strategy: whatever a training command does by itself."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from scalescope.catalog.code_lines import Code, ScriptContext
 from scalescope.catalog.setting import ExpectedEffect, Lever, setting
+from scalescope.catalog.strategies.ddp import bucket_view_code, comm_hook_code, wrapper_argument
 from scalescope.catalog.traits import StrategyTraits
 from scalescope.errors import BadInput
 
@@ -12,8 +14,13 @@ _LINKS = "docs/levers/communication.md"
 _REMOVABLE = ("ddp", "fsdp2")  # wrappers whose exchange can be taken away inside a running script
 
 
-def _ddp_argument(**rest: Any) -> Lever:
-    return Lever(needs=("ranks", "ddp"), **rest)
+def _ddp_argument(code: Callable[[Any, ScriptContext], Code], **rest: Any) -> Lever:
+    """A lever of the script's DDP; without a value, nothing is changed in the script."""
+
+    def code_of(value: Any, context: ScriptContext) -> Code:
+        return Code() if value is None else code(value, context)
+
+    return Lever(needs=("ranks", "ddp"), code=code_of, **rest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +42,7 @@ class Script(StrategyTraits):
         none_word="script",
         neutral=None,
         lever=_ddp_argument(
+            wrapper_argument("bucket_cap_mb"),
             tries=(1.0, 5.0, 100.0),
             changes="rounding",
             expects=(ExpectedEffect(factors={"communication": 0.98}, source=_LINKS),),
@@ -45,6 +53,7 @@ class Script(StrategyTraits):
         "Whether the script's DDP broadcasts buffers before every forward.",
         neutral=None,
         lever=_ddp_argument(
+            wrapper_argument("broadcast_buffers"),
             tries=(False,),
             changes="rounding",
             expects=(ExpectedEffect(factors={"communication": 0.95}, source="one exchange less per step"),),
@@ -55,6 +64,7 @@ class Script(StrategyTraits):
         "Promise the script's DDP that the graph never changes.",
         neutral=None,
         lever=_ddp_argument(
+            wrapper_argument("static_graph"),
             tries=(True,),
             expects=(ExpectedEffect(factors={"kernels": 0.98}, source="less work per step"),),
         ),
@@ -64,6 +74,7 @@ class Script(StrategyTraits):
         "Let gradients of the script's DDP live inside its buckets.",
         neutral=None,
         lever=_ddp_argument(
+            bucket_view_code,
             tries=(True,),
             expects=(ExpectedEffect(factors={"kernels": 0.98}, source="saves a copy per step"),),
         ),
@@ -74,6 +85,7 @@ class Script(StrategyTraits):
         choices=("none", "fp16", "bf16"),
         neutral="none",
         lever=_ddp_argument(
+            comm_hook_code,
             tries=("fp16", "bf16"),
             changes="rounding",
             expects=(ExpectedEffect(factors={"communication": 0.55, "kernels": 1.03}, source=_LINKS),),

@@ -1,9 +1,10 @@
 """Card of a training command of yours, which is run as it is: what stands after `--`."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from scalescope.catalog.code_lines import Code, ScriptContext, argument, code, statement
 from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.catalog.traits import WorkloadTraits
 from scalescope.errors import BadInput
@@ -11,10 +12,43 @@ from scalescope.errors import BadInput
 SCRIPT = "script"  # the value of a lever that leaves everything as the script has it
 _LOADER = "docs/levers/input.md"
 _NUMERICS = "changes the numbers that your script computes with"
+_DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
+
+
+def _loader_argument(name: str) -> Callable[[int | bool | None, ScriptContext], Code]:
+    """A keyword argument of the script's DataLoader; without a value, what the script has."""
+
+    def code_of(value: int | bool | None, context: ScriptContext) -> Code:
+        return Code() if value is None else code(argument("loader", name, value))
+
+    return code_of
+
+
+def _matmul(precision: str, context: ScriptContext) -> Code:
+    if precision == SCRIPT:
+        return Code()
+    return code(statement("start", f'torch.set_float32_matmul_precision("{precision}")'))
+
+
+def _autocast(precision: str, context: ScriptContext) -> Code:
+    if precision == SCRIPT:
+        return Code()
+    return code(statement("forward", f'torch.autocast("{context.device}", dtype={_DTYPES[precision]})'))
+
+
+def _compiled(mode: str, context: ScriptContext) -> Code:
+    if mode == "none":
+        return Code()
+    chosen = "" if mode == "default" else f'mode="{mode}"'
+    return code(statement("before_loop", f"model.compile({chosen})"))
+
+
+def _fused(is_on: bool, context: ScriptContext) -> Code:
+    return code(argument("optimizer", "fused", True)) if is_on else Code()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command(WorkloadTraits):
+class TrainingCommand(WorkloadTraits):
     """A training command as it is: its own loop, its own launcher, nothing edited."""
 
     is_command = True
@@ -22,12 +56,14 @@ class Command(WorkloadTraits):
     takes = ("own",)
     has_convolutions = has_attention = True  # it may: unknown before it runs
     defaults = {"data": "own", "batch_size": None, "strategy": SCRIPT}  # noqa: RUF012
+    decides = ("data", "strategy", "optimizer", "lr", "epochs", "steps_per_epoch", "eval", "stand_in", "seed")
 
     command: str = setting(
         "",
         "The training command, instead of -- COMMAND: {world_size}, {batch_size}, {global_batch_size} and "
         "the names of --vary are replaced by their values.",
         sweep=False,
+        holds_path=True,
     )
     vary: str = setting(
         None,
@@ -74,6 +110,7 @@ class Command(WorkloadTraits):
             tries=(1, 2, 4),
             needs=("loader",),
             expects=(ExpectedEffect(factors={"load": 0.3}, source=_LOADER),),
+            code=_loader_argument("num_workers"),
         ),
     )
     pin_memory: bool | None = setting(
@@ -84,6 +121,7 @@ class Command(WorkloadTraits):
             tries=(True,),
             needs=("loader", "cuda"),
             expects=(ExpectedEffect(factors={"load": 0.9}, source=_LOADER),),
+            code=_loader_argument("pin_memory"),
         ),
     )
     prefetch_factor: int | None = setting(
@@ -97,6 +135,7 @@ class Command(WorkloadTraits):
             tries=(4,),
             needs=("loader", "workers"),
             expects=(ExpectedEffect(factors={"load": 0.95}, source=_LOADER),),
+            code=_loader_argument("prefetch_factor"),
         ),
     )
     matmul_precision: str = setting(
@@ -106,6 +145,7 @@ class Command(WorkloadTraits):
         neutral=SCRIPT,
         lever=Lever(
             tries=("high",),
+            code=_matmul,
             needs=("cuda",),
             changes="rounding",
             expects=(
@@ -122,6 +162,7 @@ class Command(WorkloadTraits):
         neutral=SCRIPT,
         lever=Lever(
             tries=("bf16",),
+            code=_autocast,
             changes="rounding",
             on_request={"bf16": _NUMERICS},
             expects=(
@@ -140,6 +181,7 @@ class Command(WorkloadTraits):
         neutral="none",
         lever=Lever(
             tries=("default",),
+            code=_compiled,
             changes="rounding",
             starts_slowly=True,
             on_request={"default": _NUMERICS},
@@ -158,6 +200,7 @@ class Command(WorkloadTraits):
         neutral=False,
         lever=Lever(
             tries=(True,),
+            code=_fused,
             changes="rounding",
             on_request={True: _NUMERICS},
             expects=(
@@ -172,11 +215,19 @@ class Command(WorkloadTraits):
 
     # What launches showed, filled in when a run is read (experiment/observed.py); none changes a trial's id.
     observed_batch_size: int | None = setting(
-        None, "Samples per rank and step that were observed.", neutral=None, internal=True, identity=False
+        None,
+        "Samples per rank and step that were observed.",
+        low=1,
+        high=2**31,
+        neutral=None,
+        internal=True,
+        identity=False,
     )
     observed_global_batch_size: int | None = setting(
         None,
         "Samples of all ranks per step that were observed.",
+        low=1,
+        high=2**31,
         neutral=None,
         internal=True,
         identity=False,

@@ -37,6 +37,7 @@ def command(**arguments: Any) -> None:
 
       scalescope run
       scalescope run --workload transformer --budget 10m
+      scalescope run --budget 10m -- torchrun --nproc-per-node={world_size} train.py
     """
     parts = tuple((arguments["benchmark"] or ",".join(PARTS)).split(","))
     for part in parts:

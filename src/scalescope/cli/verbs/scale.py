@@ -16,5 +16,6 @@ def command(**arguments: Any) -> None:
 
       scalescope scale --world-size 1,2,4 --batch-size 32,256
       scalescope scale --workload my.py:build --global-batch-size 512
+      scalescope scale -- torchrun --nproc-per-node={world_size} train.py
     """
     measure(ScaleStudy(waterfall=arguments["waterfall"]), arguments)

@@ -52,6 +52,7 @@ def command(**arguments: Any) -> None:
 
       scalescope train --world-size 2 --batch-size 256 --repeats 5
       scalescope train --workload my.py:build --amp --profile
+      scalescope train --world-size 2 -- torchrun --nproc-per-node=2 train.py
     """
     measure(TrainStudy(profiling=_profiling(arguments), breakdown=not arguments["no_breakdown"]), arguments)
 

@@ -49,6 +49,7 @@ def command(**arguments: Any) -> None:
 
       scalescope tune --workload my.py:build --budget 3m
       scalescope tune --world-size 2 --levers comm_hook,bucket_cap_mb --budget 5m
+      scalescope tune --budget 5m -- python train.py --batch-size 32
     """
     levers = levers_from(arguments["levers"] or ("all",))
     study = TuneStudy(

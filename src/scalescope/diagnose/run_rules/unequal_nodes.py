@@ -4,7 +4,7 @@ from scalescope.analysis.scaling.waterfall import STRAGGLERS
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Advice, Evidence, Finding
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.nodes import differing_nodes
+from scalescope.experiment.machines.nodes import differing_nodes
 from scalescope.results.old_formats import node_differences_of
 from scalescope.results.run import Run
 from scalescope.results.run_commands import CHECK

@@ -18,7 +18,7 @@ from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import settings_of
 from scalescope.errors import BadInput
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.nodes import combined_machine, differences
+from scalescope.experiment.machines.nodes import combined_machine, differences
 from scalescope.experiment.trial import Trial
 from scalescope.launch.attached.node_watch import NodeSampler, merged_telemetry
 from scalescope.launch.attached.rank_context import RankContext

@@ -38,6 +38,10 @@ def _record(model: CostModel, trial: Trial, launch: int, rank: int) -> RankRecor
         "matmul_flops_per_s_after": 5e10,
         "gradient_bytes": 4_000_000,
     }
+    if trial.is_command:  # whose losses and parameters are its own
+        del counters["parameter_checksum"]
+        counters |= model.script.counters(trial, count)
+        return simulated_record(rank, {"step_time_s": times}, counters)
     return simulated_record(rank, {"step_time_s": times, "loss": [1.0] * count}, counters)
 
 

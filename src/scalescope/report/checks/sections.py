@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from scalescope.analysis.checks.host import Check
 from scalescope.analysis.checks.nodes import HostChecks
-from scalescope.experiment.nodes import gpu_names
+from scalescope.experiment.machines.nodes import gpu_names
 from scalescope.report.numbers import counted, data_size
 from scalescope.report.section import Section, Table
 

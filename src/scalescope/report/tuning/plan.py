@@ -10,13 +10,17 @@ from scalescope.report.section import Section, Table
 def plan_of_tuning(
     baseline: Trial,
     changes: Sequence[tuple[str, str]],
-    launch_s: float,
+    launch_s: float | None,
     budget_s: float | None,
     *,
     once: bool = False,
     formats: tuple[str, ...] = (),
 ) -> Section:
-    """What --dry-run shows: (lever, what it changes) of all that may be tried, the most promising first."""
+    """What --dry-run shows: (lever, what it changes) of all that may be tried, the most promising first.
+
+    `launch_s` is None where nobody knows how long a launch takes.
+    """
+    each = "" if launch_s is None else f"; a launch takes about {duration(launch_s)}"
     within = "until it is settled" if budget_s is None else f"for {duration(budget_s)} at most"
     how = (
         "One launch each, so no verdict"
@@ -27,7 +31,7 @@ def plan_of_tuning(
     return Section(
         title=f"Levers to compare with {baseline.label}",
         table=Table(columns=columns, rows=tuple(changes), left=frozenset(columns)),
-        lines=(f"{how}; a launch takes about {duration(launch_s)}. Nothing was run.", *formats),
+        lines=(f"{how}{each}. Nothing was run.", *formats),
     )
 
 

@@ -14,6 +14,7 @@ from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.recordings import only_explains
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
+from scalescope.studies.commands.planning import NO_MEMORY, remaining_launches
 from scalescope.studies.flags import read_flags
 from scalescope.studies.memory.memory import with_one_forecaster
 from scalescope.studies.plan import Launch, Plan
@@ -22,6 +23,7 @@ from scalescope.studies.scaling.scale import (
     DEFAULT_SWEEP,
     plan_scaling,
     recordings_of_one_rank,
+    with_explanations,
 )
 from scalescope.studies.study import Host, Interim, Report, Study
 
@@ -36,6 +38,8 @@ _WARMUP = 5
 _ROUNDS = 3  # of launches that the budget is to have room for: what an interval needs
 _SHARE = 0.75  # of the budget that is planned; the rest is for machines slower than expected
 _LAUNCH_S = {"cpu": 1.0, "cuda": 1.5}  # what a launch takes besides its window
+_COMMAND_S = 6.0  # the same of a command, which loads torch anew in every launch
+_TRIALS_OF_COMMAND = 3  # for each trial of a command that is asked for, with what will explain it
 _LEAST_WINDOW_S = 0.5
 _BATCHES = (2, 8)  # for memory; models that normalise over the batch refuse one sample
 
@@ -78,7 +82,9 @@ class RunStudy(Study):
         once = tuple(t for t in everything.once if "scaling" in self.parts and t.trial_id not in ids)
         preface = (machine_section(host.machine, _ranks(everything)),)
         plan = dataclasses.replace(everything, trials=trials, once=once, preface=preface)
-        if "memory" in self.parts:
+        if "memory" in self.parts and experiment.is_command:
+            plan = _without_memory(plan, alone=self.parts == ("memory",))
+        elif "memory" in self.parts:
             plan = _with_memory(plan, everything, alone=self.parts == ("memory",))
         if not plan.all_trials:
             names = ",".join(self.parts)
@@ -92,7 +98,11 @@ class RunStudy(Study):
         return None if text is None else Interim(text)
 
     def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
-        return recordings_of_one_rank(run) if self.waterfall and "scaling" in self.parts else ()
+        explains = self.waterfall and "scaling" in self.parts
+        explanations = with_explanations if explains else tuple
+        return remaining_launches(self, run, explanations) or (
+            recordings_of_one_rank(run) if explains else ()
+        )
 
     def is_expected_failure(self, result: Result) -> bool:
         """The collectives are a part that was asked for; pairs and NCCL's log only explain."""
@@ -139,6 +149,8 @@ class RunStudy(Study):
 
     def _with_steps(self, experiment: Experiment) -> Experiment:
         """The experiment with the numbers of steps that were asked for."""
+        if self.iters is not None and experiment.is_command:
+            raise BadInput("--iters cannot be used with a command; --window sets how long a launch measures")
         chosen = {"epochs", "steps_per_epoch", "window"} & set(experiment.settings)
         if chosen and self.iters is not None:
             raise BadInput(
@@ -168,6 +180,13 @@ def _with_memory(plan: Plan, everything: Plan, *, alone: bool) -> Plan:
     except BadInput as error:
         return dataclasses.replace(plan, notes=(*plan.notes, f"Memory is not measured: {error}"))
     return dataclasses.replace(plan, once=(*plan.once, *once))
+
+
+def _without_memory(plan: Plan, *, alone: bool) -> Plan:
+    """The plan of a command, whose memory is unknown; refuses where nothing else was asked for."""
+    if alone:
+        raise BadInput("--benchmark memory cannot be used with a command; comm, training and scaling can")
+    return dataclasses.replace(plan, notes=(*plan.notes, NO_MEMORY))
 
 
 def _memory(everything: Plan) -> tuple[Trial, ...]:
@@ -202,8 +221,10 @@ def _with_window(plan: Plan) -> Plan:
     windows = [trial.window_s for trial in plan.trials if trial.window_s is not None]
     if measuring.budget is None or not windows:
         return plan
-    launches = min(_ROUNDS, measuring.repeats) * len(plan.trials) + len(plan.once)
-    besides_s = _LAUNCH_S[plan.trials[0].device] + max(trial.soak_s for trial in plan.trials)
+    planned = len(plan.trials) * (_TRIALS_OF_COMMAND if plan.continues else 1)
+    launches = min(_ROUNDS, measuring.repeats) * planned + len(plan.once)
+    start_s = _COMMAND_S if plan.continues else _LAUNCH_S[plan.trials[0].device]
+    besides_s = start_s + max(trial.soak_s for trial in plan.trials)
     fitting = _SHARE * measuring.budget / launches - besides_s
     window = round(max(_LEAST_WINDOW_S, min(fitting, windows[0])), 2)
     return dataclasses.replace(

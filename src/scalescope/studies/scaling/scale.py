@@ -24,6 +24,13 @@ from scalescope.experiment.recordings import arrivals_of, only_explains, records
 from scalescope.experiment.step_explanations import step_recordings
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
+from scalescope.studies.commands.planning import (
+    NEEDS_WORLD_SIZE,
+    check_keep_running,
+    has_world_size,
+    keeps_running,
+    remaining_launches,
+)
 from scalescope.studies.flags import read_flags
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.scaling.network import network_of
@@ -72,7 +79,9 @@ class ScaleStudy(Study):
         return None if text is None else Interim(text)
 
     def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
-        return recordings_of_one_rank(run) if self.waterfall else ()
+        if not self.waterfall:
+            return ()
+        return remaining_launches(self, run, with_explanations) or recordings_of_one_rank(run)
 
     def is_expected_failure(self, result: Result) -> bool:
         return Study.is_expected_failure(self, result) or only_explains(result.trial)
@@ -90,22 +99,34 @@ def plan_scaling(request: "Request", experiment: Experiment, host: Host, *, wate
     """The trials that were asked for, and those needed to explain them."""
     machine = host.machine
     experiment = _with_default_sweep(experiment, machine, host.ranks)
+    is_command = experiment.is_command
+    if is_command:
+        experiment = check_keep_running(experiment, request.verb)
+        waterfall = waterfall and not keeps_running(experiment)
     expansion = expand(experiment, machine, many=request.yes)
     plan = Plan(
         experiment=expansion.experiment,
-        trials=with_explanations(expansion.trials, waterfall=waterfall),
+        # What explains a command follows from its launches.
+        trials=with_explanations(expansion.trials, waterfall=waterfall and not is_command),
         machine=machine,
-        notes=expansion.notes,
+        notes=(*expansion.notes, *_notes_on_command(experiment)),
         first=frozenset(trial.trial_id for trial in _answers(expansion.trials)),
+        continues=is_command and waterfall,
     )
     if not waterfall:
         return plan
-    plan = dataclasses.replace(plan, once=step_recordings(_one_rank_jobs(plan) or expansion.trials))
+    if not is_command:
+        plan = dataclasses.replace(plan, once=step_recordings(_one_rank_jobs(plan) or expansion.trials))
     try:
         network = network_of(plan, with_nccl_log=host.repeatable)
     except ScalescopeError as error:  # gloo between GPUs, for instance: training goes on without
         return dataclasses.replace(plan, notes=(*plan.notes, f"Collectives are not measured: {error}"))
     return dataclasses.replace(plan, once=(*plan.once, *network))
+
+
+def _notes_on_command(experiment: Experiment) -> tuple[str, ...]:
+    """That a command which is started on one number of ranks cannot show how it scales."""
+    return () if not experiment.is_command or has_world_size(experiment) else (NEEDS_WORLD_SIZE,)
 
 
 def _one_rank_jobs(plan: Plan) -> tuple[Trial, ...]:
@@ -129,8 +150,9 @@ def _with_default_sweep(experiment: Experiment, machine: Machine, most_ranks: in
     device = chosen_device(experiment, machine)
     if "world_size" not in experiment.settings:
         most = most_ranks or default_most_ranks(device, machine, experiment)
-        sweep["world_size"] = tuple(powers_of_two_to(most))
-    if not {"batch_size", "global_batch_size"} & set(experiment.settings):
+        is_fixed = experiment.is_command and not has_world_size(experiment)
+        sweep["world_size"] = (1,) if is_fixed else tuple(powers_of_two_to(most))
+    if not experiment.is_command and not {"batch_size", "global_batch_size"} & set(experiment.settings):
         sweep["batch_size"] = _two_batches(experiment, device)
     return experiment.with_settings(**sweep)
 
@@ -177,7 +199,7 @@ def with_explanations(trials: Iterable[Trial], *, waterfall: bool = True) -> tup
         if trial.is_wrapped:
             for companion in _companions(trial, has_one_rank=has_one_rank, waterfall=waterfall):
                 wanted.setdefault(companion.trial_id, companion)
-    if not any(trial.is_wrapped for trial in asked):
+    if not any(trial.is_wrapped or trial.is_command for trial in asked):
         wanted |= {wrapped.trial_id: wrapped for wrapped in map(_wrapped_in_ddp, asked)}
     return tuple(wanted.values())
 

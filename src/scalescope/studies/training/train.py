@@ -4,12 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from scalescope.errors import BadInput
 from scalescope.experiment.expand import expand
+from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.recordings import only_explains
 from scalescope.experiment.step_explanations import step_ablations, step_recordings
+from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
+from scalescope.studies.commands.planning import check_keep_running, keeps_running, remaining_launches
 from scalescope.studies.flags import read_flags
-from scalescope.studies.plan import Plan
+from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.study import Host, Report, Study
 from scalescope.studies.trace.profiling import Profiling, with_nsys
 
@@ -40,18 +44,34 @@ class TrainStudy(Study):
 
     def plan(self, request: "Request", host: Host) -> Plan:
         experiment = request.experiment(self.defaults).with_default(world_size=(host.ranks or 1,))
+        if experiment.is_command:
+            experiment = self._of_command(experiment)
         expansion = expand(experiment, host.machine, many=request.yes)
-        asked = expansion.trials
+        asked, is_command = expansion.trials, experiment.is_command
+        explains = self.breakdown and not is_command  # what explains a command follows from its launches
         profiled = () if self.profiling is None else self.profiling.trials(asked)
         return Plan(
             experiment=expansion.experiment,
-            trials=(*asked, *(step_ablations(asked) if self.breakdown else ())),
+            trials=(*asked, *(step_ablations(asked) if explains else ())),
             machine=host.machine,
             notes=expansion.notes,
-            once=(*profiled, *(step_recordings(asked) if self.breakdown else ())),
+            once=(*profiled, *(step_recordings(asked) if explains else ())),
             first=frozenset(trial.trial_id for trial in asked),
             explains_failures=False,
+            continues=is_command and self.breakdown and not keeps_running(experiment),
         )
+
+    def _of_command(self, experiment: Experiment) -> Experiment:
+        """The request of a training command; refuses what cannot be done with one."""
+        if self.profiling is not None:
+            raise BadInput("--profile cannot be used with a command")
+        return check_keep_running(experiment, self.verb)
+
+    def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
+        def explained(asked: tuple[Trial, ...]) -> tuple[Trial, ...]:
+            return (*asked, *step_ablations(asked))
+
+        return remaining_launches(self, run, explained) if self.breakdown else ()
 
     def is_expected_failure(self, result: Result) -> bool:
         return Study.is_expected_failure(self, result) or only_explains(result.trial)

@@ -10,7 +10,8 @@ from scalescope.analysis.tuning.step_model import Parts, parts_of_step
 from scalescope.catalog.setting import Need
 from scalescope.experiment.ablations import without_communication
 from scalescope.experiment.trial import Trial
-from scalescope.results.result import Result
+from scalescope.results.ranks.attach_job import OBSERVED
+from scalescope.results.result import RankRecord, Result
 
 _BARE_SHARE = 0.75  # of a bare matrix product's speed that the products of a model usually reach
 _USUAL_COMMUNICATION = 0.3  # of a step of several ranks
@@ -51,9 +52,25 @@ def _optimizer_share(host_s: dict[str, float], computing_s: float) -> float | No
 def absent_needs(results: Iterable[Result], baseline: Trial) -> dict[Need, str]:
     """What levers may need and the baseline's launch showed to be absent, with the reason in words."""
     records = [r.ranks[0] for r in results if r.status == "ok" and r.trial_id == baseline.trial_id]
-    if not records or model_facts(records[0]).convolutions != 0:
+    if not records:
         return {}
-    return {"convolutions": "the model has no convolutions"}
+    absent: dict[Need, str] = {}
+    if model_facts(records[0]).convolutions == 0:
+        absent["convolutions"] = "the model has no convolutions"
+    return absent | (_absent_in_command(records[0]) if baseline.is_command else {})
+
+
+def _absent_in_command(record: RankRecord) -> dict[Need, str]:
+    """What the script turned out to do without; what its rank could not see may be there."""
+    counters = record.counters
+    absent: dict[Need, str] = {}
+    if counters.get(f"{OBSERVED}wrapper") not in (None, "ddp"):
+        absent["ddp"] = "the script does not use DistributedDataParallel"
+    if counters.get(f"{OBSERVED}loader") == 0:
+        absent["loader"] = "the script does not use a DataLoader"
+    if counters.get(f"{OBSERVED}loader_workers") == 0:
+        absent["workers"] = "the script's DataLoader has no worker processes"
+    return absent
 
 
 def _host_s(results: Iterable[Result], trial: Trial) -> dict[str, float]:

@@ -10,10 +10,11 @@ from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import Change, Need, Setting, nearest, parse_value, settings_of
 from scalescope.errors import BadInput, ScalescopeError
 from scalescope.experiment.ablations import has_loader, single_rank_baseline
-from scalescope.experiment.emulation import emulated_in, emulation_text
+from scalescope.experiment.command_line import COMMAND, VARY
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment, check_variable
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.machines.emulation import emulated_in, emulation_text
 from scalescope.experiment.trial import Trial, Value
 from scalescope.report.tuning.tuning import NOW
 from scalescope.studies.refusal import refuse_too_large
@@ -178,7 +179,8 @@ def settings_of_trial(trial: Trial) -> dict[str, Setting]:
     }
     owners = cards.cards_of_trial(trial.benchmark, selection)
     settings = {setting.name: setting for owner in owners for setting in settings_of(owner)}
-    return {name: setting for name, setting in settings.items() if not setting.internal}
+    fixed = {*trial.workload_card.decides, *(("workload", COMMAND, VARY) if trial.is_command else ())}
+    return {name: setting for name, setting in settings.items() if not setting.internal and name not in fixed}
 
 
 def tried_values(setting: Setting, baseline: Trial) -> tuple[Value, ...]:
@@ -228,7 +230,7 @@ def _changes(setting: Setting, baseline: Trial) -> Change:
 
 
 def why_not(setting: Setting, trial: Trial, machine: Machine) -> str | None:
-    """Why a lever does nothing in this trial; None where it may."""
+    """Why a lever does nothing in this trial; None where it may, as with a command before it has run."""
     assert setting.lever is not None
     workload = trial.workload_card
     facts: dict[Need, tuple[bool, str]] = {
@@ -239,10 +241,14 @@ def why_not(setting: Setting, trial: Trial, machine: Machine) -> str | None:
         "convolutions": (workload.has_convolutions, "the model has no convolutions"),
         "attention": (workload.has_attention, "the model does not use our attention"),
         "loader": (
-            has_loader(trial),
+            has_loader(trial) or trial.is_command,
             "synthetic batches are on the device already; add --num-workers 0 for a loader",
         ),
-        "workers": (bool(trial.num_workers), "the loader has no processes; add --num-workers 2"),
+        "workers": (
+            bool(trial.num_workers) or trial.is_command,
+            "the loader has no processes; add --num-workers 2",
+        ),
+        "ddp": (trial.is_command, "is an argument of the DDP of a command"),
         "cores": (
             _threads(trial, machine) < machine.cores,
             f"all {machine.cores} cores have a thread already",

@@ -22,6 +22,7 @@ from scalescope.analysis.verdicts import LEAST_EFFECT
 from scalescope.experiment.ablations import without_communication
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.observed import without_observations
 from scalescope.experiment.record import to_yaml
 from scalescope.experiment.trial import Trial
 from scalescope.report.section import Command
@@ -139,7 +140,7 @@ class Search:
     def _facts_launch(self, run: Run, left_s: float | None) -> Launch | None:
         """One launch without communication, where that orders the levers and takes little of the budget."""
         baseline = self.levers.baseline
-        silent = without_communication(baseline)
+        silent = without_communication(_as_observed(baseline, run))
         usual_s = self._usual_s(run)
         if silent is None or not usual_s:
             return None
@@ -151,7 +152,7 @@ class Search:
         if not concerned or (left_s is not None and usual_s > _SHARE_FOR_FACTS * left_s):
             return None
         return Launch(
-            silent,
+            without_observations(silent),
             self._number(run, silent),
             _FACTS,
             at_most_s=left_s,
@@ -337,6 +338,11 @@ class Search:
             chosen = self.combinations.experiment_with(frozenset(tuning.winner))
             files[TUNED] = to_yaml(dataclasses.replace(chosen, verb="train"))
         return files
+
+
+def _as_observed(trial: Trial, run: Run) -> Trial:
+    """The trial with what its launches showed, where it is a command."""
+    return next((result.trial for result in run.results if result.trial_id == trial.trial_id), trial)
 
 
 def _name_of(levers: Combination) -> str:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from scalescope.errors import BadInput
-from scalescope.experiment.emulation import emulation_notes
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.machines.emulation import emulation_notes
 from scalescope.report.section import Command, Section
 from scalescope.results.result import Result
+from scalescope.studies.commands.planning import check_keep_running
 from scalescope.studies.flags import read_flags
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.study import Host, Interim, Report, Study
@@ -87,6 +88,10 @@ class TuneStudy(Study):
         from scalescope.studies.tuning.tune_once import SingleLaunches, for_ranks_of
 
         experiment, machine = self._experiment(request, host), host.machine
+        if experiment.is_command:
+            experiment = check_keep_running(experiment, self.verb)
+            if self.verify_loss is not None:
+                raise BadInput("--verify-loss cannot be used with a command: its losses are not known")
         levers = find_levers(experiment, machine, self.levers)
         levers = for_ranks_of(host, levers) if host.ranks is not None or not host.repeatable else levers
         if not levers.candidates:
@@ -181,7 +186,7 @@ def _preview(
     planned = plan_of_tuning(
         levers.baseline,
         [(candidate.text, candidate.changes) for candidate in ordered],
-        estimated_launch_s(levers.baseline),
+        None if levers.baseline.is_command else estimated_launch_s(levers.baseline),
         experiment.measuring.budget,
         once=once,
         formats=format_lines(machine, (levers.baseline,)),

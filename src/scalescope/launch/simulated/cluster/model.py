@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from scalescope.experiment.ablations import PRELOADED, has_ablation, has_loader
 from scalescope.experiment.machine import Gpu, Machine
-from scalescope.experiment.nodes import combined_machine
+from scalescope.experiment.machines.nodes import combined_machine
 from scalescope.experiment.trial import Trial
 
 _DEVICE_NAME = "fake GPU"

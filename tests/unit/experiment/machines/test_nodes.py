@@ -3,7 +3,7 @@
 import dataclasses
 
 from scalescope.experiment.machine import Gpu, Machine, PrecisionSupport
-from scalescope.experiment.nodes import combined_machine, differences
+from scalescope.experiment.machines.nodes import combined_machine, differences
 from scalescope.launch.fake import TWO_CORES
 from scalescope.results.provenance import describe_environment, environment_id
 

@@ -1,0 +1,78 @@
+"""What studies of a training command share: what is refused, and what is planned once its ranks have run."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from scalescope.errors import BadInput
+from scalescope.experiment.command_line import COMMAND, can_be_filled, placeholders
+from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.observed import as_observed, without_observations
+from scalescope.experiment.trial import Trial
+from scalescope.results.run_folder import EXPERIMENT
+from scalescope.studies.plan import Launch
+from scalescope.studies.study import Study
+
+if TYPE_CHECKING:
+    from scalescope.results.run import Run
+
+_KEEP_RUNNING = "--keep-running changes nothing in the command and measures one window of it"
+NEEDS_WORLD_SIZE = (
+    "One world size: to see how the command scales, write {world_size} in it, for instance "
+    "--nproc-per-node={world_size}."
+)
+NO_MEMORY = "Memory is not measured: that requires a built-in workload, or yours as FILE.py:FUNCTION."
+
+
+def has_world_size(experiment: Experiment) -> bool:
+    """Whether the number of ranks is a value that the command takes."""
+    return "world_size" in placeholders(str(experiment.asked(COMMAND)[0]), ())
+
+
+def keeps_running(experiment: Experiment) -> bool:
+    """Whether the command is to go on after it was measured."""
+    return any(experiment.asked("keep_running"))
+
+
+def check_keep_running(experiment: Experiment, verb: str) -> Experiment:
+    """The request of a command that goes on afterwards: launched once; refuses what compares launches."""
+    if not keeps_running(experiment):
+        return experiment
+    if verb == "tune":
+        raise BadInput(f"--keep-running cannot be used with tune: {_KEEP_RUNNING}")
+    if len(experiment.asked("world_size", 1)) > 1:
+        raise BadInput(f"--keep-running takes one --world-size: {_KEEP_RUNNING}")
+    return dataclasses.replace(experiment, measuring=dataclasses.replace(experiment.measuring, repeats=1))
+
+
+def remaining_launches(
+    study: Study, run: "Run", explanations: Callable[[tuple[Trial, ...]], Iterable[Trial]]
+) -> tuple[Launch, ...]:
+    """All launches of a command, with those that explain it by what its first ones showed.
+
+    Only a rank that ran shows what wraps the model and what feeds it. `explanations` adds the trials to those
+    that were asked for.
+    """
+    from scalescope.results.run import observations_of
+    from scalescope.studies.request import Request
+    from scalescope.studies.stored import recorded_host
+
+    if not any(result.trial.is_command for result in run.results):
+        return ()
+    host = recorded_host(run.path, repeatable=run.record.repeatable, ranks=run.record.attached_ranks)
+    request = Request(verb=study.verb, file=run.path / EXPERIMENT, yes=True)
+    plan = study.plan(request, host)
+    if not plan.continues:
+        return ()
+    observed = observations_of((*run.results, *run.replaced))
+    asked = tuple(as_observed(trial, observed) for trial in plan.trials if trial.is_command)
+    explained = map(without_observations, filter(_can_be_launched, explanations(asked)))
+    others = (trial for trial in plan.trials if not trial.is_command)
+    trials = {trial.trial_id: trial for trial in (*explained, *others)}
+    complete = dataclasses.replace(plan, trials=tuple(trials.values()), once=(), continues=False)
+    return tuple(complete.launches())
+
+
+def _can_be_launched(trial: Trial) -> bool:
+    """Whether a command can do what a trial asks: no recording yet, and only batches that it takes."""
+    return trial.is_training and can_be_filled(trial)

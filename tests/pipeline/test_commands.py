@@ -1,0 +1,255 @@
+"""Training commands through the whole pipeline: asked, launched, observed, explained, reported, resumed."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scalescope.errors import BadInput
+from scalescope.experiment.observed import without_observations
+from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.launch.launcher import Outcome
+from scalescope.launch.simulation import SimulatedScript
+from scalescope.results.run import Run, load_run
+from scalescope.results.run_folder import TUNED
+from scalescope.studies.report import page_of
+from scalescope.studies.stored import explain, present
+from tests.verbs import scale, standard_run, train, tune
+
+from .recording import RecordingWatcher, ask, summary_of
+
+COMMAND = "torchrun --nproc-per-node={world_size} train.py"
+COST: dict[str, Any] = {
+    "fixed_s": 0.010,
+    "per_sample_s": 0.0002,
+    "exposed_comm_s": {2: 0.004},
+    "input_s": {1: 0.001, 2: 0.002},
+}
+LOADING = CostModel(**COST, script=SimulatedScript(loader=True))
+PLAIN = CostModel(**COST)
+
+
+def labels(run: Run) -> dict[str, int]:
+    """How often each trial was launched, without the collectives."""
+    return dict(Counter(result.trial.label for result in run.results if result.trial.is_command))
+
+
+def run_of(report: Any) -> Run:
+    assert report.path is not None
+    return load_run(report.path)
+
+
+def test_scale_explains_a_command_by_what_its_first_round_showed() -> None:
+    watcher = RecordingWatcher()
+    report = scale(ask("scale", command=COMMAND, repeats=2), FakeLauncher(LOADING), watcher)
+    assert report.exit_code == 0
+    assert labels(run_of(report)) == dict.fromkeys(
+        (
+            "script, 1 rank, batch 32",
+            "script, 2 ranks, batch 32",
+            "script, 1 rank, batch 32, preloaded input",
+            "script, 2 ranks, batch 32, preloaded input",
+            "script, 2 ranks, batch 32, no communication, preloaded input",
+        ),
+        2,
+    )
+    # Nothing is known before the first round, and what was asked for is launched first in every round.
+    commands = [(trial, number) for trial, number in watcher.launched if trial.is_command]
+    assert [trial.is_ablation for trial, _ in commands[:2]] == [False, False]
+    later = [trial.is_ablation for trial, number in commands if number == 1]
+    assert later == sorted(later)
+    assert all(trial == without_observations(trial) for trial, _ in commands)
+
+
+def test_the_rows_of_a_command_are_exact_without_noise() -> None:
+    report = scale(ask("scale", command=COMMAND, repeats=2), FakeLauncher(PLAIN), RecordingWatcher())
+    one, two = summary_of(report.path)["results"]["scaling"]
+    step_s = PLAIN.fixed_s + 32 * PLAIN.per_sample_s
+    assert (one["batch_size"], two["batch_size"], two["mode"]) == (32, 32, "weak")
+    assert two["speedup"] == pytest.approx(2.0 * step_s / (step_s + 0.004))
+    assert two["exposed_comm_s"] == pytest.approx(0.004)
+
+
+def test_a_script_that_shares_its_samples_scales_strongly() -> None:
+    model = CostModel(**COST, script=SimulatedScript(samples=64, shares_samples=True))
+    report = scale(ask("scale", command=COMMAND, repeats=2), FakeLauncher(model), RecordingWatcher())
+    modes = {result.trial.mode for result in run_of(report).results if result.trial.is_command}
+    assert modes == {"strong"}
+    assert not any(result.trial.settings["global_batch_size"] for result in run_of(report).results[:2])
+
+
+@pytest.mark.parametrize("wrapper", ["fsdp1", "deepspeed", "none"])
+def test_communication_stays_where_it_cannot_be_taken_away(wrapper: str) -> None:
+    model = CostModel(**COST, script=SimulatedScript(wrapper=wrapper))
+    report = scale(ask("scale", command=COMMAND, repeats=2), FakeLauncher(model), RecordingWatcher())
+    assert report.exit_code == 0
+    assert labels(run_of(report)) == {"script, 1 rank, batch 32": 2, "script, 2 ranks, batch 32": 2}
+
+
+def test_a_global_batch_is_also_measured_as_one_ranks_share() -> None:
+    request = ask("scale", command=f"{COMMAND} -b {{global_batch_size}}", global_batch_size=64, repeats=1)
+    report = scale(request, FakeLauncher(PLAIN), RecordingWatcher())
+    alone = {result.trial.samples_per_step for result in run_of(report).results if result.trial.is_command}
+    assert alone == {64, 32}
+
+
+def test_without_a_placeholder_there_is_one_world_size_and_a_note() -> None:
+    watcher = RecordingWatcher()
+    scale(ask("scale", command="python train.py", repeats=1), FakeLauncher(PLAIN), watcher)
+    assert any("--nproc-per-node={world_size}" in note for note in watcher.notes)
+    assert {trial.world_size for trial, _ in watcher.launched if trial.is_command} == {1}
+
+
+def test_no_waterfall_launches_only_what_was_asked_for() -> None:
+    watcher = RecordingWatcher()
+    scale(ask("scale", command=COMMAND, repeats=2), FakeLauncher(LOADING), watcher, waterfall=False)
+    assert len(watcher.launched) == 4 and not any(trial.is_ablation for trial, _ in watcher.launched)
+
+
+def test_train_adds_preloaded_input_where_a_loader_was_observed() -> None:
+    request = ask("train", command=COMMAND, world_size=2, repeats=2)
+    report = train(request, FakeLauncher(LOADING), RecordingWatcher())
+    assert labels(run_of(report)) == {
+        "script, 2 ranks, batch 32": 2,
+        "script, 2 ranks, batch 32, preloaded input": 2,
+    }
+
+
+@pytest.mark.parametrize(("model", "options"), [(PLAIN, {}), (LOADING, {"breakdown": False})])
+def test_train_otherwise_measures_the_command_alone(model: CostModel, options: dict[str, bool]) -> None:
+    request = ask("train", command=COMMAND, world_size=2, repeats=2)
+    report = train(request, FakeLauncher(model), RecordingWatcher(), **options)
+    assert labels(run_of(report)) == {"script, 2 ranks, batch 32": 2}
+
+
+def test_unknown_samples_are_no_reason_to_fail() -> None:
+    model = CostModel(**COST, script=SimulatedScript(counts_samples=False))
+    report = train(ask("train", command="python train.py"), FakeLauncher(model), RecordingWatcher())
+    assert report.exit_code == 0
+    assert labels(run_of(report)) == {"script, 1 rank": 1}
+
+
+def test_run_measures_a_command_without_its_memory(without_page: None) -> None:
+    watcher = RecordingWatcher()
+    report = standard_run(ask("run", command=COMMAND, repeats=1), FakeLauncher(LOADING), watcher)
+    assert report.exit_code == 0
+    assert any(note.startswith("Memory is not measured") for note in watcher.notes)
+    assert Counter(result.trial.benchmark for result in run_of(report).results) == {"train": 5, "comm": 1}
+
+
+def test_tune_finds_what_helps_a_command_and_repeats_it(tmp_path: Path) -> None:
+    helping = {(("comm_hook", "fp16"),): 0.7}
+    model = CostModel(**COST, factors=helping, launch_noise=0.002)
+    request = ask("tune", command=COMMAND, world_size=2, budget="none")
+    report = tune(request, FakeLauncher(model), RecordingWatcher())
+    assert report.exit_code == 0 and report.path is not None
+    written = (report.path / TUNED).read_text(encoding="utf-8")
+    assert f"command: {COMMAND}" in written.splitlines()
+    assert "comm_hook: fp16" in written.splitlines()
+    again = train(
+        ask("train", file=report.path / TUNED, output_dir="again"), FakeLauncher(model), RecordingWatcher()
+    )
+    assert run_of(again).results[0].trial.comm_hook == "fp16"
+
+
+def test_tune_leaves_out_what_the_script_does_not_have() -> None:
+    model = CostModel(**COST, script=SimulatedScript(wrapper="fsdp2"))
+    watcher = RecordingWatcher()
+    tune(ask("tune", command=COMMAND, world_size=2, budget="none", repeats=1), FakeLauncher(model), watcher)
+    tried = [trial for trial, _ in watcher.launched]
+    assert tried and all(trial.bucket_cap_mb is None and trial.num_workers is None for trial in tried)
+    assert {trial.pin_cores for trial in tried} == {"auto", "no"}
+
+
+@pytest.mark.parametrize("stop_after", [1, 2, 4, 7])
+def test_a_command_is_resumed_where_it_was_stopped(stop_after: int) -> None:
+    request = ask("scale", command=COMMAND, repeats=2)
+    whole = scale(
+        ask("scale", command=COMMAND, repeats=2, output_dir="whole"),
+        FakeLauncher(LOADING),
+        RecordingWatcher(),
+    )
+
+    launches = []
+
+    def stopped(trial: Any, launch: int) -> Outcome | None:
+        launches.append(trial)
+        if len(launches) > stop_after:
+            raise RuntimeError("stopped")
+        return None
+
+    with pytest.raises(RuntimeError):
+        scale(request, FakeLauncher(LOADING, outcomes=stopped), RecordingWatcher())
+    resumed = ask("scale", command=COMMAND, repeats=2, resume=True)
+    report = scale(resumed, FakeLauncher(LOADING), RecordingWatcher())
+    assert labels(run_of(report)) == labels(run_of(whole))
+
+
+def test_more_repeats_can_be_added_by_resuming() -> None:
+    scale(ask("scale", command=COMMAND, repeats=1), FakeLauncher(LOADING), RecordingWatcher())
+    request = ask("scale", command=COMMAND, repeats=2, resume=True)
+    report = scale(request, FakeLauncher(LOADING), RecordingWatcher())
+    assert set(labels(run_of(report)).values()) == {2}
+
+
+def test_commands_that_share_a_run_make_the_launches_of_their_numbers() -> None:
+    import dataclasses
+
+    for number in (0, 1):
+        request = dataclasses.replace(ask("scale", command=COMMAND, repeats=2), only_launches=(number,))
+        scale(request, FakeLauncher(LOADING), RecordingWatcher())
+        launched = Counter(result.launch for result in load_run("run").results if result.trial.is_command)
+        assert launched == dict.fromkeys(range(number + 1), 5)
+
+
+def test_a_stored_run_is_explained_and_drawn() -> None:
+    report = scale(ask("scale", command=COMMAND, repeats=2), FakeLauncher(LOADING), RecordingWatcher())
+    run = run_of(report)
+    assert present(run).headline == report.headline
+    assert explain(run.path)
+    assert "torchrun" in page_of(run)
+
+
+def test_a_dry_run_launches_nothing_and_knows_no_batch() -> None:
+    for verb, function in (("scale", scale), ("train", train), ("tune", tune), ("run", standard_run)):
+        launcher = FakeLauncher(LOADING)
+        request = ask(verb, command=COMMAND, world_size=2, dry_run=True)
+        report = function(request, launcher, RecordingWatcher())
+        assert report.sections and not launcher.launched
+
+
+@pytest.mark.parametrize(
+    ("function", "verb", "more", "message"),
+    [
+        (tune, "tune", {}, "--keep-running cannot be used with tune"),
+        (scale, "scale", {"world_size": [1, 2]}, "--keep-running takes one --world-size"),
+    ],
+)
+def test_a_command_that_keeps_running_compares_nothing(
+    function: Any, verb: str, more: dict[str, Any], message: str
+) -> None:
+    request = ask(verb, command=COMMAND, keep_running="true", **more)
+    with pytest.raises(BadInput, match=message):
+        function(request, FakeLauncher(LOADING), RecordingWatcher())
+
+
+@pytest.mark.parametrize(("function", "verb"), [(train, "train"), (scale, "scale")])
+def test_a_command_that_keeps_running_is_launched_once(function: Any, verb: str) -> None:
+    watcher = RecordingWatcher()
+    request = ask(verb, command=COMMAND, world_size=2, keep_running="true", repeats=3)
+    function(request, FakeLauncher(LOADING), watcher)
+    assert [(trial.is_command, number) for trial, number in watcher.launched] == [(True, 0)]
+
+
+def test_losses_and_traces_of_a_command_are_refused() -> None:
+    from scalescope.studies.trace.profiling import Profiling
+
+    with pytest.raises(BadInput, match="--verify-loss cannot be used with a command"):
+        tune(ask("tune", command=COMMAND), FakeLauncher(PLAIN), RecordingWatcher(), verify_loss=100)
+    with pytest.raises(BadInput, match="--profile cannot be used with a command"):
+        train(ask("train", command=COMMAND), FakeLauncher(PLAIN), RecordingWatcher(), profiling=Profiling())
+    with pytest.raises(BadInput, match="--iters cannot be used with a command"):
+        standard_run(ask("run", command=COMMAND), FakeLauncher(PLAIN), RecordingWatcher(), iters=9)
+    with pytest.raises(BadInput, match="--benchmark memory cannot be used with a command"):
+        standard_run(ask("run", command=COMMAND), FakeLauncher(PLAIN), RecordingWatcher(), parts=("memory",))

@@ -1,0 +1,174 @@
+"""Training commands: their words, and what may be asked with one."""
+
+from pathlib import Path
+
+import pytest
+
+from scalescope.catalog.benchmarks.train import Train
+from scalescope.errors import BadInput
+from scalescope.experiment.command_line import can_be_filled, filled_words, joined, words_of
+from scalescope.experiment.expand import Expansion, expand
+from scalescope.experiment.experiment import build_experiment
+from scalescope.experiment.given import Entries, Given
+from scalescope.experiment.record import to_yaml
+from scalescope.experiment.same_job import job_key
+from scalescope.experiment.yaml_file import read_experiment_file
+from scalescope.launch.fake import TWO_CORES
+
+COMMAND = "torchrun --nproc-per-node={world_size} train.py"
+
+
+def flags_of(**texts: object) -> Entries:
+    """Flags; a list is a sweep, and `vary__x` is a value of the placeholder x."""
+    flags: Entries = {}
+    for name, value in texts.items():
+        values = value if isinstance(value, list) else [value]
+        flag = f"--{name.partition('__')[0].replace('_', '-')}"
+        flags[name.replace("__", ".")] = tuple(Given(str(text), flag) for text in values)
+    return flags
+
+
+def expanded(**texts: object) -> Expansion:
+    return expand(build_experiment("scale", "train", {}, flags_of(**texts), {}), TWO_CORES)
+
+
+def test_placeholders_take_the_values_of_a_trial() -> None:
+    command = f"{COMMAND} --bs {{batch_size}} --lr {{rate}} --format '{{epoch}} {{}}'"
+    trials = expanded(command=command, world_size=2, batch_size=8, vary__rate=["0.1", "0.2"]).trials
+    assert [filled_words(trial) for trial in trials] == [
+        *(
+            [
+                "torchrun",
+                "--nproc-per-node=2",
+                "train.py",
+                "--bs",
+                "8",
+                "--lr",
+                rate,
+                "--format",
+                "{epoch} {}",
+            ]
+            for rate in ("0.1", "0.2")
+        )
+    ]
+    assert [trial.label for trial in trials] == [
+        f"script, 2 ranks, rate {r}, batch 8" for r in ("0.1", "0.2")
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["a", "b c", "{world_size}"], ["--x={n}", "it's", "{a,b}", "$HOME", ""], ["python", "-c", "1;2"]],
+)
+def test_words_survive_being_joined(words: list[str]) -> None:
+    assert words_of(joined(words)) == words
+
+
+def test_quotes_make_no_other_trial() -> None:
+    (plain,), (quoted,) = (
+        expanded(command=text).trials for text in ("python train.py -x 1", "python 'train.py' -x \"1\"")
+    )
+    assert plain.trial_id == quoted.trial_id
+
+
+def test_nothing_that_the_script_decides_is_in_a_trial() -> None:
+    (trial,) = expanded(command="python train.py").trials
+    assert not {"optimizer", "lr", "epochs", "steps_per_epoch", "eval", "seed", "precision"} & set(
+        trial.settings
+    )
+    assert (trial.strategy, trial.optimizer, trial.precision) == ("script", "script", "script")
+    assert trial.options(Train).is_timed
+    assert not trial.has_known_batch and trial.label == "script, 1 rank"
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"lr": 1}, "--lr cannot be used with a command: the script decides"),
+        ({"precision": "bf16"}, "--precision cannot be used with a command: the script decides"),
+        ({"strategy": "ddp"}, "--strategy cannot be used with a command: the script decides"),
+        ({"accumulation_steps": 2}, "--accumulation-steps cannot be used with a command: the script decides"),
+        ({"hidden_dim": 8}, "--hidden-dim cannot be used with a command: the script decides"),
+        ({"workload": "mlp"}, "--workload cannot be used with a command: give one of them"),
+        ({"batch_size": 8}, "--batch-size: write {batch_size} in the command where its value belongs"),
+        (
+            {"global_batch_size": 8},
+            "--global-batch-size: write {global_batch_size} in the command where its value belongs",
+        ),
+        (
+            {"command": "a {batch_size}"},
+            "the command has {batch_size}, but no value for it; add --batch-size",
+        ),
+        (
+            {"command": "a", "world_size": [1, 2]},
+            "--world-size: several world sizes require {world_size} in the command, for instance "
+            "--nproc-per-node={world_size}",
+        ),
+        ({"vary__depth": 2}, "--vary: the command has no {depth}"),
+        ({"vary__batch_size": 2}, "--vary: {batch_size} is the value of --batch-size; give that flag"),
+        ({"vary__1x": 2}, "--vary: '1x' is not a name of letters, digits and _"),
+        ({"command": "a {x}", "vary__x": [1, 1]}, "--vary: x: the same value is given twice"),
+        ({"command": "a 'b"}, "--command: No closing quotation"),
+        (
+            {"link": "1gbit"},
+            "--link cannot be used with a command: its launcher could not reach ranks in other networks",
+        ),
+    ],
+)
+def test_what_does_not_fit_a_command_is_refused_by_name(texts: dict[str, object], message: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        expanded(**{"command": COMMAND, **texts})
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("name", ["vary__x", "step_at", "keep_running", "autocast", "samples_per_step"])
+def test_what_only_commands_take_requires_one(name: str) -> None:
+    with pytest.raises(BadInput, match=r"requires a training command: put it after --$"):
+        expanded(**{name: 1})
+
+
+@pytest.mark.parametrize("benchmark", ["comm", "memory"])
+@pytest.mark.parametrize("in_file", [False, True])
+def test_other_verbs_refuse_a_command(benchmark: str, in_file: bool) -> None:
+    entries = flags_of(command=COMMAND)
+    file, flags = (entries, {}) if in_file else ({}, entries)
+    with pytest.raises(BadInput) as refused:
+        build_experiment(benchmark, benchmark, file, flags, {})
+    assert str(refused.value) == (
+        f"--command: {benchmark} cannot measure a command; train, scale, tune and run can"
+    )
+
+
+def test_one_world_size_needs_no_placeholder() -> None:
+    (trial,) = expanded(command="torchrun --nproc-per-node=2 train.py", world_size=2).trials
+    assert filled_words(trial) == ["torchrun", "--nproc-per-node=2", "train.py"]
+
+
+def test_a_stored_request_makes_the_same_trials(tmp_path: Path) -> None:
+    begun = expanded(
+        command=f"{COMMAND} --bs {{batch_size}} --depth {{depth}}",
+        world_size=[1, 2],
+        batch_size=[8, 16],
+        vary__depth=["2", "four"],
+        num_workers=2,
+    )
+    file = tmp_path / "e.yaml"
+    file.write_text(to_yaml(begun.experiment), encoding="utf-8")
+    again = expand(build_experiment("scale", "train", read_experiment_file(file), {}, {}), TWO_CORES)
+    settings = {trial.trial_id: trial.settings for trial in begun.trials}
+    assert {trial.trial_id: trial.settings for trial in again.trials} == settings
+    assert "vary: {depth: ['2', four]}" in file.read_text(encoding="utf-8").splitlines()
+
+
+def test_a_command_cannot_take_a_batch_that_it_has_no_placeholder_for() -> None:
+    (trial,) = expanded(command=COMMAND).trials
+    assert can_be_filled(trial)
+    assert not can_be_filled(trial.replace(global_batch_size=8))
+
+
+def test_the_same_script_in_another_folder_is_the_same_job() -> None:
+    here, there, other = (
+        expanded(command=f"python {path} --config={path}.yaml").trials[0]
+        for path in ("/a/train.py", "/b/train.py", "/b/other.py")
+    )
+    assert job_key(here) == job_key(there) != job_key(other)
