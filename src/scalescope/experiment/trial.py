@@ -295,18 +295,17 @@ class Trial:
 
     @property
     def given_batch_size(self) -> int:
-        """The batch as it was given: per rank when weak, over all ranks when strong."""
+        """The batch as it was given: per rank when weak, over all ranks when strong; 0 where unknown."""
         given = self.batch_size if self.global_batch_size is None else self.global_batch_size
-        assert given is not None  # one of the two is always given
-        return given
+        return given or 0
 
     @property
     def rank_batch_size(self) -> int:
-        """Samples one replica works on in an optimizer step, whichever way the batch was given."""
+        """Samples one replica works on in an optimizer step, whichever way the batch was given; 0 where
+        unknown."""
         if self.global_batch_size is not None:
             return self.global_batch_size // self.replicas
-        assert self.batch_size is not None  # one of the two is always given
-        return self.batch_size * self.accumulation_steps
+        return (self.batch_size or 0) * self.accumulation_steps
 
     @property
     def micro_batch_size(self) -> int:

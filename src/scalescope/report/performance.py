@@ -16,6 +16,7 @@ from scalescope.report.scaling.sections import verdict
 from scalescope.report.scaling.waterfall import waterfall_sections, whole_of
 from scalescope.report.section import Section
 from scalescope.report.trace.sections import profile_sections
+from scalescope.report.training.script import script_sections
 from scalescope.report.training.sections import training_sentence
 from scalescope.report.training.step_waterfall import step_sections
 from scalescope.results.run import Run
@@ -49,11 +50,7 @@ def _training_verdict(analyzed: AnalyzedRun) -> str | None:
     if analyzed.scales:
         return verdict(analyzed.rows)
     full = [configuration for configuration in analyzed.measured if not configuration.trial.is_ablation]
-    return (
-        training_sentence(max(full, key=lambda configuration: configuration.samples_per_s.value))
-        if full
-        else None
-    )
+    return training_sentence(max(full, key=lambda configuration: configuration.speed.value)) if full else None
 
 
 def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
@@ -64,6 +61,7 @@ def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
         return (
             first,
             *joint_sections(analyzed),
+            *script_sections(analyzed.run),
             *profile_sections(analyzed.run),
             *evidence_section(analyzed.diagnosis),
             *node_sections(analyzed.run),
@@ -72,6 +70,7 @@ def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
     return (
         first,
         *joint_sections(analyzed),
+        *script_sections(analyzed.run),
         *profile_sections(analyzed.run),
         *without_lines(first.lines, others),
         *evidence_section(analyzed.diagnosis),

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from scalescope.errors import BadInput
 from scalescope.experiment.yaml_file import read_experiment_file
+from scalescope.report.jobs import command_name
 from scalescope.report.numbers import counted, data_rate, shortened, significant
 from scalescope.report.section import Section, Table
 from scalescope.results.old_formats import summary_status
@@ -179,7 +180,9 @@ def _requested(path: Path) -> tuple[tuple[str, ...], int | None]:
     except BadInput:
         return (), None
     sizes = [int(given.text) for given in asked.get("world_size", ()) if given.text.isdecimal()]
-    return tuple(given.text for given in asked.get("workload", ())), max(sizes, default=None)
+    commands = tuple(command_name(given.text) for given in asked.get("command", ()))
+    workloads = commands or tuple(given.text for given in asked.get("workload", ()))
+    return workloads, max(sizes, default=None)
 
 
 def _workloads(entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -54,4 +54,4 @@ def _strong_speedup(facts: Facts) -> float | None:
     shared = next((row for row in facts.rows if row.trial.trial_id == wanted), None)
     if shared is None:
         return None
-    return shared.configuration.samples_per_s.value / facts.one_rank.samples_per_s.value
+    return shared.configuration.speed.value / facts.one_rank.speed.value

@@ -1,5 +1,6 @@
 """Trials: every launch, as it was measured."""
 
+from scalescope.analysis.launches import summarise
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
 from scalescope.report.numbers import MISSING, milliseconds, significant
@@ -85,6 +86,8 @@ def _speed(result: Result) -> tuple[float | None, float | None]:
     per_rank = [record.samples["step_time_s"] for record in result.ranks]
     window_s = max(sum(times) for times in per_rank)
     step_s = window_s / len(per_rank[0])
+    if result.trial.is_command:
+        return step_s, summarise(result).samples_per_s
     return step_s, result.trial.samples_per_step / step_s
 
 
