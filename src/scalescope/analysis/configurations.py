@@ -18,7 +18,6 @@ from scalescope.analysis.statistics import (
 )
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.analysis.telemetry import over_launches as telemetry_over_launches
-from scalescope.catalog.workloads.command import Command
 from scalescope.experiment.recordings import records_arrivals, timed_training_of
 from scalescope.experiment.trial import Trial
 from scalescope.quantities import percent
@@ -86,7 +85,7 @@ class Configuration:
         if not self.knows_samples:
             return STEPS
         if self.trial.is_command:
-            return self.trial.options(Command).observed_unit or SAMPLES
+            return self.trial.options(self.trial.workload_card).observed_unit or SAMPLES
         return str(self.trial.workload_card.unit)
 
     @property

@@ -8,7 +8,6 @@ from datetime import datetime
 from scalescope.analysis.epochs import Epoch, epochs_of
 from scalescope.analysis.stability import drifting_ranks
 from scalescope.analysis.telemetry import TelemetrySummary, telemetry_summary
-from scalescope.catalog.workloads.command import Command
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.attach_job import OBSERVED
 from scalescope.results.result import RankRecord, Result
@@ -102,15 +101,15 @@ def summarise(result: Result) -> LaunchSummary:
 
 
 def _samples(result: Result, trial: Trial, steps: int) -> int | None:
-    """Samples in the window: counted where the last batch of an epoch was smaller, or by a command; else
-    calculated. None where a command did not show them and nobody said how many they are."""
+    """Samples in the window: as the user of a command says; counted where the last batch of an epoch was
+    smaller, or by a command; else calculated. None where a command does not show them."""
+    of_one_rank = trial.options(trial.workload_card).samples_per_step if trial.is_command else None
+    if of_one_rank is not None:
+        return int(steps * of_one_rank * trial.world_size)
     counted = [record.counters.get("measured_samples") for record in result.ranks]
     if all(isinstance(count, int) for count in counted):
         return sum(int(count or 0) for count in counted) * trial.replicas // trial.world_size or None
-    if not trial.is_command:
-        return steps * trial.samples_per_step
-    of_one_rank = trial.options(Command).samples_per_step
-    return None if of_one_rank is None else steps * of_one_rank * trial.world_size
+    return None if trial.is_command else steps * trial.samples_per_step
 
 
 def _outliers(steps: tuple[float, ...], per_rank: list[list[float]]) -> tuple[tuple[int | None, int], ...]:

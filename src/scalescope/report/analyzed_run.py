@@ -14,7 +14,7 @@ from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.finding import Diagnosis
 from scalescope.diagnose.step_facts import StepFacts, step_facts_of
 from scalescope.report.caveats import context
-from scalescope.report.jobs import job_name
+from scalescope.report.commands.jobs import job_name
 from scalescope.report.varied import disambiguate
 from scalescope.results.run import Run
 from scalescope.results.run_commands import repeating_command

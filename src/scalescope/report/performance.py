@@ -8,6 +8,7 @@ from scalescope.report.checks.nodes import node_sections
 from scalescope.report.comm import sections as communication
 from scalescope.report.comm.explanation import communication_explanation
 from scalescope.report.comm.pairs import pairs_verdict
+from scalescope.report.commands.script import script_sections
 from scalescope.report.findings import evidence_section, findings_section
 from scalescope.report.memory.explanation import memory_explanation
 from scalescope.report.memory.verdict import verdicts
@@ -16,7 +17,6 @@ from scalescope.report.scaling.sections import verdict
 from scalescope.report.scaling.waterfall import waterfall_sections, whole_of
 from scalescope.report.section import Section
 from scalescope.report.trace.sections import profile_sections
-from scalescope.report.training.script import script_sections
 from scalescope.report.training.sections import training_sentence
 from scalescope.report.training.step_waterfall import step_sections
 from scalescope.results.run import Run

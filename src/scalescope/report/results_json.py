@@ -15,8 +15,8 @@ from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.caveats import warnings_of
 from scalescope.report.comm.pairs import pairs_json
 from scalescope.report.comm.sections import communication_json
+from scalescope.report.commands.jobs import job_name
 from scalescope.report.findings import findings_json
-from scalescope.report.jobs import job_name
 from scalescope.report.memory.as_json import memory_json
 from scalescope.report.scaling.waterfall import waterfall_json, whole_step_json
 from scalescope.report.trace.sections import profile_json

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from scalescope.errors import BadInput
 from scalescope.experiment.yaml_file import read_experiment_file
-from scalescope.report.jobs import command_name
+from scalescope.report.commands.jobs import command_name
 from scalescope.report.numbers import counted, data_rate, shortened, significant
 from scalescope.report.section import Section, Table
 from scalescope.results.old_formats import summary_status

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from scalescope.analysis.batches import OBSERVED
+from scalescope.analysis.commands.batches import OBSERVED_SETTINGS
 from scalescope.catalog import cards
 from scalescope.experiment.expand import defaults_of
 from scalescope.experiment.same_job import LENGTH
@@ -25,7 +25,7 @@ _LONGEST_COMMAND = 60
 
 _CHOSEN = {"workloads": "workload", "data": "data", "strategies": "strategy"}
 _NEVER_CHANGED = (
-    *OBSERVED,
+    *OBSERVED_SETTINGS,
     "command",  # which every table names
     "world_size",
     "device",
@@ -41,8 +41,8 @@ _NEVER_CHANGED = (
 
 def varied_settings(trials: Sequence[Trial]) -> tuple[str, ...]:
     """Names of the settings with more than one value; a plain baseline has none of the wrapper's."""
-    names = sorted({name for trial in trials for name in trial.settings} - set(_ALWAYS_SHOWN) - OBSERVED)
-    return tuple(name for name in names if len(_values(trials, name)) > 1)
+    names = {name for trial in trials for name in trial.settings} - set(_ALWAYS_SHOWN) - OBSERVED_SETTINGS
+    return tuple(name for name in sorted(names) if len(_values(trials, name)) > 1)
 
 
 def disambiguate(labels: Sequence[str], trials: Sequence[Trial], devices: Sequence[str]) -> tuple[str, ...]:

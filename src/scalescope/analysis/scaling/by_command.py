@@ -30,7 +30,6 @@ from scalescope.analysis.scaling.waterfall import (
 )
 from scalescope.analysis.statistics import Estimate
 from scalescope.catalog.benchmarks.train import Train
-from scalescope.catalog.workloads.command import Command
 from scalescope.experiment.ablations import (
     at_per_rank_batch,
     has_loader,
@@ -187,7 +186,8 @@ class _CommandChain:
 
     @property
     def _wrapper(self) -> str | None:
-        return self._full.wrapper or self._full.trial.options(Command).observed_wrapper
+        trial = self._full.trial
+        return self._full.wrapper or trial.options(trial.workload_card).observed_wrapper
 
     @property
     def _has_loader(self) -> bool:

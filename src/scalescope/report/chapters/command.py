@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from scalescope.analysis.training.script_facts import script_facts
+from scalescope.analysis.commands.script_facts import script_facts
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, titled_by_run
+from scalescope.report.commands.script import script_sections
 from scalescope.report.section import Section
-from scalescope.report.training.script import script_sections
 
 _MOST = 6  # runs, the newest first
 

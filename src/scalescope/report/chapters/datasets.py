@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from scalescope.analysis.batches import batch_text
+from scalescope.analysis.commands.batches import batch_text
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.report.analyzed_run import ReportInput, dataset_of, notes_of
 from scalescope.report.chapter import Chapter
 from scalescope.report.chapters.scaling import efficiency_panel, grouped, speedup_panel
-from scalescope.report.jobs import units_of
+from scalescope.report.commands.jobs import units_of
 from scalescope.report.numbers import counted, told_interval
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.training.sections import epoch_section

@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Callable
 
-from scalescope.analysis.batches import batch_text
+from scalescope.analysis.commands.batches import batch_text
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.statistics import Estimate
 from scalescope.experiment.trial import ABLATIONS
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter, titled_by_run
-from scalescope.report.jobs import job_name, units_of
+from scalescope.report.commands.jobs import job_name, units_of
 from scalescope.report.machine import ranks_of_a_node
 from scalescope.report.numbers import counted, percent, told_interval
 from scalescope.report.render.figure import Figure, Panel, Series

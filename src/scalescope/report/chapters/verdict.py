@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scalescope.analysis.batches import batch_text
+from scalescope.analysis.commands.batches import batch_text
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.waterfall import (
     DELIVERED,

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.analysis.batches import batch_text
+from scalescope.analysis.commands.batches import batch_text
 from scalescope.analysis.comparison.environments import Difference
 from scalescope.analysis.comparison.side_by_side import JobGroup, RunRow
 from scalescope.analysis.statistics import Estimate
+from scalescope.report.commands.jobs import units_of
 from scalescope.report.comparison.two_runs import SCHEMA_VERSION, differences_json
-from scalescope.report.jobs import units_of
 from scalescope.report.numbers import (
     MISSING,
     counted,

@@ -13,8 +13,8 @@ from scalescope.analysis.run_spread import RunSpread
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.verdicts import NO_SPREAD
 from scalescope.experiment.trial import Trial
+from scalescope.report.commands.jobs import units_of
 from scalescope.report.comparison.undecided import is_hidden_by_spread, spread_line, undecided
-from scalescope.report.jobs import units_of
 from scalescope.report.numbers import (
     counted,
     data_size,

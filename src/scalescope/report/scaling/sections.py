@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scalescope.analysis.batches import batch_text, can_set_batch, counts_tokens
+from scalescope.analysis.commands.batches import batch_text, can_set_batch, counts_tokens
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.scaling.rows import (
     Reach,
@@ -14,8 +14,9 @@ from scalescope.analysis.scaling.rows import (
 from scalescope.analysis.statistics import Estimate
 from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.caveats import context, warnings_of
+from scalescope.report.commands.jobs import job_name, units_of
+from scalescope.report.commands.script import not_compared_lines, script_sections
 from scalescope.report.findings import command_of, continuing, findings_section
-from scalescope.report.jobs import job_name, units_of
 from scalescope.report.machine import more_ranks, ranks_of_a_node
 from scalescope.report.numbers import (
     MISSING,
@@ -29,8 +30,7 @@ from scalescope.report.numbers import (
 )
 from scalescope.report.scaling.waterfall import waterfall_sections
 from scalescope.report.section import Command, Section, Table
-from scalescope.report.training.script import not_compared_lines, script_sections
-from scalescope.report.training.sections import side_by_side
+from scalescope.report.trials import side_by_side
 from scalescope.report.varied import changed_settings, shown_value, title_of, varied_settings
 from scalescope.results.run import Run
 from scalescope.results.run_commands import PROGRAM, command_on

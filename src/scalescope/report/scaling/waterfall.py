@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from scalescope.analysis.batches import batch_text
+from scalescope.analysis.commands.batches import batch_text
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.waterfall import (
     BETWEEN_RANKS,

@@ -2,7 +2,6 @@
 
 import json
 
-from scalescope.analysis.batches import counts_tokens
 from scalescope.analysis.configurations import TOKENS, Configuration
 from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.analysis.telemetry import TelemetrySummary
@@ -11,8 +10,9 @@ from scalescope.experiment.identity import identity
 from scalescope.experiment.trial import Trial
 from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.caveats import warnings_of
+from scalescope.report.commands.jobs import job_name
+from scalescope.report.commands.script import script_sections
 from scalescope.report.findings import command_of, findings_section
-from scalescope.report.jobs import job_name, units_of
 from scalescope.report.machine import more_ranks
 from scalescope.report.numbers import (
     MISSING,
@@ -20,15 +20,14 @@ from scalescope.report.numbers import (
     in_ms,
     in_s,
     is_useful,
-    milliseconds,
     percent,
     range_ms,
     significant,
 )
 from scalescope.report.section import Command, Section, Table
-from scalescope.report.training.script import script_sections
 from scalescope.report.training.step_waterfall import step_sections
-from scalescope.report.varied import changed_settings, shown_value, varied_settings
+from scalescope.report.trials import side_by_side
+from scalescope.report.varied import changed_settings, shown_value
 from scalescope.results.run import Run
 from scalescope.results.run_commands import command_on
 
@@ -51,40 +50,6 @@ def training_sections(run: Run | AnalyzedRun) -> tuple[Section, ...]:
         *step_sections(analyzed.steps),
         *findings_section(analyzed.diagnosis),
     )
-
-
-def side_by_side(measured: tuple[Configuration, ...]) -> Section:
-    """All configurations of a sweep in one table, by ranks, batch and what was varied."""
-    trials = [configuration.trial for configuration in measured]
-    varied = varied_settings(trials)
-    columns = ("configuration", *varied, "step (ms)", f"{units_of(measured)}/s", "95 % interval")
-    rows = tuple(
-        (
-            configuration.trial.label,
-            *(shown_value(configuration.trial, name) for name in varied),
-            milliseconds(configuration.step_time_s.value),
-            significant(configuration.speed.value, 4),
-            _rate_interval(configuration),
-        )
-        for configuration in sorted(
-            measured, key=lambda configuration: _sort_key(configuration.trial, varied)
-        )
-    )
-    return Section(
-        title="Side by side",
-        table=Table(columns=columns, rows=rows, left=frozenset(("configuration", *varied))),
-    )
-
-
-def _sort_key(trial: Trial, varied: tuple[str, ...]) -> tuple[object, ...]:
-    return trial.world_size, trial.rank_batch_size, *(shown_value(trial, name) for name in varied)
-
-
-def _rate_interval(configuration: Configuration) -> str:
-    rate = configuration.speed
-    if rate.low is None or rate.high is None or not is_useful(rate):
-        return MISSING
-    return f"{significant(rate.low, 4)} to {significant(rate.high, 4)}"
 
 
 _LAUNCHES_TO_SCALE = 3
@@ -146,7 +111,7 @@ def _measured_samples(configuration: Configuration) -> list[tuple[str, str]]:
     if not configuration.knows_samples:
         return []
     counted = sum(launch.samples or 0 for launch in configuration.launches)
-    name = "Measured tokens" if counts_tokens(configuration.trial) else "Measured samples"
+    name = "Measured tokens" if configuration.unit == TOKENS else "Measured samples"
     return [(name, f"{counted:,}")]
 
 

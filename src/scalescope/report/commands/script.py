@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
+from scalescope.analysis.commands.script_facts import ScriptFacts, script_facts
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.scaling.rows import UNKNOWN_SAMPLES, NotCompared, not_compared
-from scalescope.analysis.training.script_facts import ScriptFacts, script_facts
-from scalescope.report.jobs import job_name
+from scalescope.report.commands.jobs import job_name
 from scalescope.report.numbers import counted
 from scalescope.report.section import Section
 from scalescope.results.run import Run

@@ -1,13 +1,15 @@
-"""The batch of a job in words, in the unit in which it is counted."""
+"""The batch of a job in words; a training command counts it in its own unit, and may not take another."""
 
 from scalescope.analysis.configurations import TOKENS
 from scalescope.catalog.benchmarks.train import Train
+from scalescope.catalog.cards import card
 from scalescope.catalog.setting import settings_of
-from scalescope.catalog.workloads.command import Command
 from scalescope.experiment.trial import Trial
 
 # Settings that launches of a command fill in: facts, by which nothing was varied.
-OBSERVED = frozenset(setting.name for setting in settings_of(Command) if setting.internal)
+OBSERVED_SETTINGS = frozenset(
+    setting.name for setting in settings_of(card("workloads", "command")) if setting.internal
+)
 
 
 def batch_text(trial: Trial, samples: int | None = None) -> str:
@@ -15,9 +17,9 @@ def batch_text(trial: Trial, samples: int | None = None) -> str:
 
     `samples` stand for the batch as it was given, where another way to count is wanted.
     """
-    count = trial.given_batch_size if samples is None else samples
     if not trial.has_known_batch:
         return "unknown batch"
+    count = trial.given_batch_size if samples is None else samples
     return f"{count:,} tokens" if counts_tokens(trial) else f"batch {count:,}"
 
 
@@ -28,5 +30,7 @@ def can_set_batch(trial: Trial) -> bool:
 
 
 def counts_tokens(trial: Trial) -> bool:
-    """Whether the samples of a trial are the tokens that a command's model receives."""
-    return trial.is_command and trial.options(Command).observed_unit == TOKENS
+    """Whether the batch of a trial is the tokens that a command's model receives in a step."""
+    if not trial.is_command or can_set_batch(trial):
+        return False
+    return bool(trial.options(trial.workload_card).observed_unit == TOKENS)
