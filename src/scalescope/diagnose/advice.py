@@ -62,7 +62,7 @@ def advise_edit(facts: Job, label: str, name: str, value: object = None) -> tupl
     empty where neither is known."""
     changes_job = _changes_job(facts, name)
     if name in BATCH:
-        where = "write {batch_size} in the command where its value belongs, to try others"
+        where = f"write {{{name}}} in the command where its value belongs, to try others"
         return (Advice(label=f"{label}: {where}", changes_job=changes_job),)
     if name in _SENTENCES:
         return (Advice(label=f"{label}: {_SENTENCES[name]}", changes_job=changes_job),)

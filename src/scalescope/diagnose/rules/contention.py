@@ -1,6 +1,6 @@
 """Contention: ranks compete for cores, memory or power."""
 
-from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, STRAGGLERS, Term
+from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, SMALLER_BATCH, STRAGGLERS, Term
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.facts import LEAST_SHARE, Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
@@ -24,6 +24,8 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         lost -= facts.culprit_lost / 2.0
     if lost <= LEAST_SHARE * facts.ranks:
         return None
+    if SMALLER_BATCH in term.includes:  # which often costs far more than what ranks do to each other
+        return Abstention(rule=RULE, missing="what one rank takes with its share of the batch")
     threads, cores = facts.trial.threads_per_rank, facts.cores
     on_cores = not facts.trial.on_gpu and not facts.trial.stand_in
     crowded = on_cores and cores is not None and threads * facts.ranks > cores

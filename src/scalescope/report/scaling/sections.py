@@ -190,7 +190,7 @@ def _cells(
         "speedup": f"{row.speedup.value:.2f}×",
         "efficiency": _efficiency(row),
         _INTERVAL: _interval(row),
-        wrapped: _against_wrapped(row),
+        **({wrapped: _against_wrapped(row)} if wrapped else {}),
         _COMM_SHARE: _communication_share(row),
         _COMM_MS: _communication_ms(row),
         _SERIAL: _serial(row.serial_fraction),
@@ -201,7 +201,9 @@ def _cells(
 
 
 def _wrapped_heading(rows: tuple[ScalingRow, ...]) -> str:
-    """The other baseline is the strategy on one rank, which is not always DDP."""
+    """The other baseline is the strategy on one rank, which is not always DDP; commands have none."""
+    if all(row.trial.is_command for row in rows):
+        return ""
     strategies = {row.trial.strategy for row in rows if row.trial.is_wrapped}
     return "vs 1-rank DDP" if strategies <= {"ddp"} else "vs 1-rank wrapper"
 
