@@ -24,6 +24,7 @@ from scalescope.results.run_folder import TUNING, read_json
 
 NOTHING = "There are no finished measurements to explain."
 _NOTHING_COSTLY = "No rule names a part of the step that is worth changing."
+_NO_PARTS_OF_COMMAND = "What a step of the command consists of was not measured in this run."
 _NO_PARTS = "What a step consists of was not measured in this run; a new run of scalescope train measures it."
 
 
@@ -92,6 +93,8 @@ def joint_sections(analyzed: AnalyzedRun) -> tuple[Section, ...]:
     if steps:
         details = tuple(detail for part in findings_section(diagnosis) for detail in part.details)
         return (*steps, Section(lines=(_NOTHING_COSTLY,), details=details))
+    if any(facts.trial.is_command for facts in analyzed.steps):
+        return (Section(lines=(_NO_PARTS_OF_COMMAND,)),)
     return (Section(lines=(_NO_PARTS,)),) if analyzed.steps else ()
 
 

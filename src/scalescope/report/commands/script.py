@@ -1,6 +1,6 @@
 """A training command in words: how its steps and samples were counted, and what was changed in it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from scalescope.analysis.commands.script_facts import ScriptFacts, script_facts
 from scalescope.analysis.configurations import Configuration, configurations
@@ -10,8 +10,9 @@ from scalescope.report.numbers import counted
 from scalescope.report.section import Section
 from scalescope.results.run import Run
 
+NOT_COMPARED = "There is no scaling to report: the samples per step do not allow to compare world sizes."
 _UNKNOWN = (
-    "Samples: the samples per step are not known, so world sizes cannot be compared; add "
+    "Samples: the samples per step are not known, so that world sizes cannot be compared; add "
     "--samples-per-step with the samples that one rank works on in a step."
 )
 _SCALING = {"weak": "the same on every rank", "strong": "the same over all ranks together"}
@@ -106,11 +107,3 @@ def _skipped_line(facts: ScriptFacts) -> list[str]:
     if not facts.skipped_steps:
         return []
     return [f"GradScaler skipped {counted(facts.skipped_steps, 'step')} of a launch."]
-
-
-def not_compared_lines(measured: Iterable[Configuration]) -> tuple[str, ...]:
-    """Why there is no scaling to show; nothing where there is."""
-    reasons = not_compared(measured)
-    return tuple(
-        dict.fromkeys(_UNKNOWN if why.reason == UNKNOWN_SAMPLES else _other_samples(why) for why in reasons)
-    )

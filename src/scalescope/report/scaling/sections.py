@@ -15,7 +15,7 @@ from scalescope.analysis.statistics import Estimate
 from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.caveats import context, warnings_of
 from scalescope.report.commands.jobs import job_name, units_of
-from scalescope.report.commands.script import not_compared_lines, script_sections
+from scalescope.report.commands.script import NOT_COMPARED, script_sections
 from scalescope.report.findings import command_of, continuing, findings_section
 from scalescope.report.machine import more_ranks, ranks_of_a_node
 from scalescope.report.numbers import (
@@ -59,7 +59,7 @@ def _without_rows(analyzed: AnalyzedRun) -> tuple[Section, ...]:
     if not measured:
         return (Section(lines=("There are no finished measurements to show.",)),)
     return (
-        Section(lines=not_compared_lines(measured)),
+        Section(lines=(NOT_COMPARED,)),
         side_by_side(measured),
         *script_sections(analyzed.run),
         *findings_section(analyzed.diagnosis),

@@ -145,6 +145,7 @@ def _changes(configuration: Configuration) -> str:
     trial = configuration.trial
     optimizer = configuration.launches[0].own_optimizer
     unused = () if optimizer is None else ("optimizer", "lr")
+    unused = (*unused, "workload") if trial.is_command else unused
     names = [name for name in changed_settings(trial) if name not in unused]
     words = [f"{name} {shown_value(trial, name)}" for name in names]
     words += [] if optimizer is None else [f"optimizer {optimizer} of the {_owner(trial)}"]
