@@ -48,11 +48,12 @@ class HeadlineFigure:
 
     kind: FigureKind
     value: float
+    unit: str = "samples"  # of a speed
 
     @property
     def text(self) -> str:
         if self.kind == "samples_per_s":
-            return f"{significant(self.value)} samples/s"
+            return f"{significant(self.value)} {self.unit}/s"
         if self.kind == "busbw_bytes_per_s":
             return data_rate(self.value)
         if self.kind == "largest_batch":
@@ -208,8 +209,11 @@ def _figure(verb: str, results: Mapping[str, Any], tuning: object) -> HeadlineFi
 
 
 def _largest(kind: FigureKind, entries: Sequence[Mapping[str, Any]], name: str) -> HeadlineFigure | None:
-    values = [value for entry in entries if isinstance(value := entry.get(name), int | float)]
-    return HeadlineFigure(kind=kind, value=float(max(values))) if values else None
+    known = [(value, entry) for entry in entries if isinstance(value := entry.get(name), int | float)]
+    if not known:
+        return None
+    value, entry = max(known, key=lambda pair: pair[0])
+    return HeadlineFigure(kind=kind, value=float(value), unit=_text(entry.get("unit")) or "samples")
 
 
 def _launches(path: Path) -> int:

@@ -3,6 +3,7 @@
 from scalescope.analysis.launches import summarise
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
+from scalescope.report.commands.jobs import units_of
 from scalescope.report.numbers import MISSING, milliseconds, significant
 from scalescope.report.section import Section, Table
 from scalescope.report.varied import disambiguate
@@ -10,17 +11,7 @@ from scalescope.results.result import Result
 from scalescope.results.run import Run
 
 _MOST = 2000
-_COLUMNS = (
-    "run",
-    "trial",
-    "launch",
-    "configuration",
-    "status",
-    "step ms",
-    "samples/s",
-    "duration s",
-    "reason",
-)
+_COLUMNS = ("run", "trial", "launch", "configuration", "status", "step ms", "{}/s", "duration s", "reason")
 _LEFT = frozenset(("run", "trial", "configuration", "status", "reason"))
 
 
@@ -40,7 +31,9 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     lines = (
         (f"{left:,} more launches are in trials.jsonl and tables/comprehensive_summary.csv.",) if left else ()
     )
-    table = Table(columns=_COLUMNS, rows=rows, left=_LEFT)
+    measured = [member for analyzed in report_input.analyzed_runs for member in analyzed.measured]
+    columns = tuple(name.format(units_of(measured)) for name in _COLUMNS)
+    table = Table(columns=columns, rows=rows, left=_LEFT)
     warnings = tuple(
         warning for analyzed in report_input.analyzed_runs for warning in _warnings(analyzed.run)
     )
