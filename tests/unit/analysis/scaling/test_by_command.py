@@ -107,7 +107,9 @@ def test_nothing_is_said_of_a_wrapper_that_one_rank_has_too() -> None:
 def test_a_share_of_the_batch_that_cannot_be_launched_is_part_of_contention() -> None:
     one = make_command(observed_global_batch_size=64)
     two = make_command(ranks=2, observed_global_batch_size=64)
-    waterfall = waterfall_of(command_launches(one, around(0.032), samples=64, wrapper="none"), *two_ranks(two))
+    waterfall = waterfall_of(
+        command_launches(one, around(0.032), samples=64, wrapper="none"), *two_ranks(two)
+    )
     assert waterfall.trial.mode == "strong" and waterfall.term(SMALLER_BATCH) is None
     assert term_of(waterfall, CONTENTION).includes == (SMALLER_BATCH, WRAPPER)
     assert waterfall.ideal_s == pytest.approx(0.016, rel=1e-3)
@@ -131,7 +133,9 @@ def test_a_share_of_a_batch_that_the_command_takes_is_a_term_of_its_own() -> Non
     assert adds_up(waterfall)
 
 
-@pytest.mark.parametrize(("wrapper", "word"), [("fsdp1", "FSDP1"), ("deepspeed", "DeepSpeed"), ("none", "no wrap")])
+@pytest.mark.parametrize(
+    ("wrapper", "word"), [("fsdp1", "FSDP1"), ("deepspeed", "DeepSpeed"), ("none", "no wrap")]
+)
 def test_what_is_lost_between_ranks_is_one_term_where_communication_stays(wrapper: str, word: str) -> None:
     two = TWO.replace(observed_wrapper=wrapper)
     waterfall = waterfall_of(
@@ -144,10 +148,13 @@ def test_what_is_lost_between_ranks_is_one_term_where_communication_stays(wrappe
     assert (WRAPPER in term.includes) == (wrapper != "none")
     assert term.merged_because is not None and word in term.merged_because
     assert time_of(waterfall, BETWEEN_RANKS) == pytest.approx(0.010, rel=1e-3)
-    assert row_of(
-        command_launches(ONE.replace(observed_wrapper=wrapper), around(0.020)),
-        command_launches(two, around(0.030), wrapper=wrapper),
-    ).communication_s is None
+    assert (
+        row_of(
+            command_launches(ONE.replace(observed_wrapper=wrapper), around(0.020)),
+            command_launches(two, around(0.030), wrapper=wrapper),
+        ).communication_s
+        is None
+    )
     assert adds_up(waterfall)
 
 
