@@ -264,8 +264,8 @@ class Configuration:
 
 def comparable_log_rates(left: Configuration, right: Configuration) -> tuple[list[float], list[float]]:
     """The logarithms of the speeds of two configurations: of samples, or of steps where one of them does not
-    know its samples."""
-    if left.knows_samples and right.knows_samples:
+    know its samples, or counts something else."""
+    if left.unit == right.unit:
         return left.log_rates, right.log_rates
     return left.log_step_rates, right.log_step_rates
 

@@ -58,6 +58,13 @@ def test_speeds_are_compared_in_steps_where_one_side_knows_no_samples() -> None:
     assert comparable_log_rates(known, known) == (known.log_rates, known.log_rates)
 
 
+def test_samples_are_not_compared_with_tokens() -> None:
+    samples = configuration_of(command_launch(TWO, 0.1, samples=32))
+    tokens = configuration_of(command_launch(TWO.replace(observed_unit="tokens"), 0.1, samples=32768))
+    left, right = comparable_log_rates(samples, tokens)
+    assert left == pytest.approx(right)
+
+
 def test_smaller_batches_than_the_command_was_given_are_no_remark() -> None:
     given = make_command(command="train.py {batch_size}", batch_size=64)
     remarks = configuration_of(command_launch(given, 1.0, samples=32)).remarks()
