@@ -18,14 +18,16 @@ _UNKNOWN = (
 _SCALING = {"weak": "the same on every rank", "strong": "the same over all ranks together"}
 
 
-def script_sections(run: Run) -> tuple[Section, ...]:
-    """A section for each command of a run; empty where there is none."""
+def script_sections(run: Run, *, with_command: bool = False) -> tuple[Section, ...]:
+    """A section for each command of a run, with the command itself where it is wanted; empty where there is
+    none."""
     measured = [member for member in configurations(run.results) if member.trial.is_command]
     sections = []
     for facts in script_facts(run.results):
         same = [member for member in measured if member.trial.command == facts.command]
         title = f"How {job_name(facts.trial)} was measured"
-        sections.append(Section(title=title, lines=tuple(script_lines(facts, same))))
+        command = (f"Command: {facts.command}",) if with_command else ()
+        sections.append(Section(title=title, lines=(*command, *script_lines(facts, same))))
     return tuple(section for section in sections if section.lines)
 
 
