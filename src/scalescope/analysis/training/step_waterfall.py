@@ -145,9 +145,12 @@ def _gpu_terms(
     if (
         optimizer_s is not None
     ):  # the host's time in the optimizer counts for it, where the GPU waits for that
-        extra_s = min(max(0.0, optimizer_s.value - busy[OPTIMIZER]), idle[IDLE_HOST])
+        # Of a step whose parts are not recorded, its kernels are among the others.
+        is_whole = not any(busy[name] for name in (FORWARD, BACKWARD, OPTIMIZER))
+        giving, name = (busy, OTHER_KERNELS) if is_whole else (idle, IDLE_HOST)
+        extra_s = min(max(0.0, optimizer_s.value - busy[OPTIMIZER]), giving[name])
         busy[OPTIMIZER] += extra_s
-        idle[IDLE_HOST] -= extra_s
+        giving[name] -= extra_s
         sources[OPTIMIZER] = "ablation"
     return [
         StepTerm(name=name, time_s=Estimate(time_s), source=sources.get(name, "trace"))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from scalescope.errors import BadInput
-from scalescope.worker.training.optimizer_hooks import copy_hooks, move_hooks
+from scalescope.worker.training.optimizers import give_hooks, hooks_of, move_hooks
 
 
 class _Counting(torch.optim.SGD):
@@ -20,7 +20,7 @@ class _Counting(torch.optim.SGD):
 def test_a_hook_of_the_constructor_is_not_registered_twice() -> None:
     source, target = _Counting(), _Counting()
     source.register_step_pre_hook(lambda optimizer, *_: optimizer.called.append("users"))
-    copy_hooks(source, target)
+    give_hooks(hooks_of(source), target, "_Counting")
     target.step()
     assert (source.called, target.called) == ([], ["own", "users"])
 
@@ -37,7 +37,7 @@ def test_moved_hooks_run_on_the_target_alone() -> None:
 def test_hooks_that_cannot_be_kept_are_refused() -> None:
     source, target = _Counting(), _Counting()
     vars(source)["_newer_torch_hooks"] = {}
-    copy_hooks(source, target)  # none are registered
+    give_hooks(hooks_of(source), target, "_Counting")  # none are registered
     vars(source)["_newer_torch_hooks"] = {0: print}
     with pytest.raises(BadInput, match="_newer_torch_hooks"):
-        copy_hooks(source, target)
+        give_hooks(hooks_of(source), target, "_Counting")
