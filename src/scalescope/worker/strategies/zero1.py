@@ -57,6 +57,7 @@ def wrap_own_step(
         if without_communication:
             keep_update_local(sharded)
         whole.param_groups = sharded.param_groups  # a user's scheduler changes these
+        vars(whole)["_opt_called"] = True  # and warns if this one never stepped
         optimizers.append(sharded)
     return own_step_of_models(workload, wrapped, optimizers, options, silent)
 

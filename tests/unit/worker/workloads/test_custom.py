@@ -259,7 +259,7 @@ def test_an_optimizer_of_other_parameters_is_refused(monkeypatch: pytest.MonkeyP
     with pytest.raises(BadInput) as caught:
         _built(monkeypatch, lambda: (model, data, loss, other))
     assert str(caught.value).startswith(
-        "workload given_module:build: the optimizer SGD holds a parameter of shape (5, 3) that the model does "
+        "workload given_module:build: the optimizer SGD holds a parameter of shape (5, 3) that the model "
     )
 
 
@@ -295,7 +295,10 @@ def test_a_job_may_bring_a_step_several_models_and_their_optimizers(monkeypatch:
     ("changes", "message"),
     [
         ({"step": 5}, "returned an int as step; expected step(model, batch, optimizers)"),
-        ({"step": lambda model, batch: None}, "the step cannot be called as step(model, batch, optimizers): "),
+        (
+            {"step": lambda model, batch: None},
+            "the step cannot be called as step(model, batch, optimizers): ",
+        ),
         ({"step": None, "loss": None}, "returned None as loss; expected a function"),
         ({"loss": 5}, "returned an int as loss; expected a function"),
         ({"model": [nn.Linear(1, 1), 5]}, "returned an int among its models; expected modules"),
