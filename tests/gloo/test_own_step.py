@@ -11,7 +11,8 @@ from tests.gloo.real_runs import FinishedRun, RunsHere
 pytestmark = pytest.mark.gloo
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "own_step.py"
-_SHORT = ("--device=cpu", "--world-size=2", "--steps-per-epoch=8", "--warmup-steps=3", "--repeats=1")
+_COUNTED = ("--device=cpu", "--world-size=2", "--steps-per-epoch=8", "--warmup-steps=3")
+_SHORT = (*_COUNTED, "--repeats=1")
 _STRATEGIES = ("ddp", "zero1", "fsdp")
 
 # The same training three times: in parts, as a job in parts, and as a step.
@@ -117,8 +118,8 @@ def test_scaling_of_a_gan_has_a_waterfall(run_here: RunsHere, directory: Path) -
     assert silent and all(result["status"] == "ok" for result in silent)
     sums = {rank["counters"]["parameter_checksum"] for rank in silent[0]["ranks"]}
     assert len(sums) == 2  # each rank trained by itself
-    (waterfall,) = [row["waterfall"] for row in run.summary["scaling"] if row["world_size"] == 2]
-    assert waterfall
+    rows = [row for row in run.summary["results"]["scaling"] if row["world_size"] == 2]
+    assert rows and all(row["waterfall"] for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -136,14 +137,14 @@ def test_settings_that_need_the_parts_end_in_one_line(
     assert run.returncode == 2
     (line,) = run.stderr.splitlines()
     assert line.startswith(f"scalescope: {reason}")
-    assert "the workload's step does all of that itself" in line
+    assert "and the workload has a step of its own; " in line
 
 
 def test_a_run_does_not_go_on_with_another_file(run_here: RunsHere, directory: Path) -> None:
     code = directory / "changing.py"
     code.write_text(_SAME)
-    arguments = ("train", *_SHORT, "--no-breakdown", "--workload=changing.py:step")
-    run = run_here(*arguments, folder="changing")
+    arguments = ("train", *_COUNTED, "--no-breakdown", "--workload=changing.py:step")
+    run = run_here(*arguments, "--repeats=1", folder="changing")
     assert run.returncode == 0
     code.write_text(f"{_SAME}\n# another\n")
     refused = run_here(*arguments, "--repeats=2", "--resume", folder="changing")
@@ -161,9 +162,7 @@ def read_launches(folder: Path) -> list[str]:
 
 
 def test_memory_of_a_step_is_measured_without_its_parts(run_here: RunsHere, directory: Path) -> None:
-    run = run_here(
-        "memory", "--device=cpu", "--workload=own_step.py:gan", "--batch-size=32", "--no-max-batch"
-    )
+    run = run_here("memory", "--device=cpu", "--workload=own_step.py:gan", "--batch-size=32", "--no-search")
     assert run.returncode == 0, run.stderr
     counters = run.results[0]["ranks"][0]["counters"]
     assert counters["measured/activations"] is None

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from scalescope.catalog.benchmarks.train import Train
 from scalescope.catalog.levers.accumulation import Accumulation
 from scalescope.catalog.levers.fusion import Fusion
 from scalescope.errors import BadInput
@@ -41,23 +40,39 @@ def refuse_parts(trial: Trial, workload: Workload, strategy: Any) -> None:
     """Refuse settings that need what a user's own step does by itself."""
     if workload.own_step is None:
         return
-    accumulation, options = trial.options(Accumulation).accumulation_steps, trial.options(Train)
-    reasons = {
-        f"accumulation_steps {accumulation} repeats forward and backward": accumulation > 1,
-        "precision fp16 scales the loss between forward and backward": trial.precision == "fp16",
-        "jit replaces the model, to which the step may refer": trial.options(Fusion).jit,
-        "stand_in measures forward, backward and optimizer one by one": options.stand_in,
-        "eval calls the model with the inputs of a batch": options.eval,
-        f"strategy {trial.strategy} {reason_against(strategy)}": not hasattr(strategy, WRAP),
-    }
-    for reason, applies in reasons.items():
+    accumulation = trial.options(Accumulation).accumulation_steps
+    strategy_reason = getattr(strategy, "SPLITS_STEP", "splits a step into forward, backward and update")
+    refusals = (
+        (
+            accumulation > 1,
+            f"accumulation_steps {accumulation} repeats forward and backward",
+            "accumulate inside the step",
+        ),
+        (
+            trial.precision == "fp16",
+            "precision fp16 scales the loss between forward and backward",
+            "use bf16, or a GradScaler inside the step",
+        ),
+        (trial.options(Fusion).jit, "jit replaces the model, to which the step may refer", "use compile"),
+        (
+            trial.settings.get("stand_in"),
+            "stand_in measures forward, backward and optimizer one by one",
+            "use fewer ranks than cores",
+        ),
+        (
+            trial.settings.get("eval"),
+            "eval calls the model with the inputs of a batch",
+            "evaluate outside of scalescope",
+        ),
+        (
+            not hasattr(strategy, WRAP),
+            f"strategy {trial.strategy} {strategy_reason}",
+            "use single, ddp, zero1 or fsdp",
+        ),
+    )
+    for applies, reason, instead in refusals:
         if applies:
-            raise BadInput(f"{reason}, and the workload's step does all of that itself")
-
-
-def reason_against(strategy: Any) -> str:
-    """Why a strategy cannot train with a user's own step."""
-    return getattr(strategy, "SPLITS_STEP", "splits a step into forward, backward and update")
+            raise BadInput(f"{reason}, and the workload has a step of its own; {instead}")
 
 
 def own_step_of(workload: Workload) -> OwnStep:
