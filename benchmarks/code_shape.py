@@ -167,7 +167,7 @@ FUNCTIONS = {
     ("worker/training/assembly.py", "_check_same_on_all_ranks"): KEY,
     ("worker/training/ddp_logging.py", "bucket_samples"): OTHER_PROGRAM,
     ("worker/counting/flops.py", "<module>"): OTHER_PROGRAM,
-    ("worker/training/optimizer_hooks.py", "_hooks_of"): NAME,
+    ("worker/training/optimizers.py", "_tables_of"): NAME,
 }
 
 

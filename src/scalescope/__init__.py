@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "__version__": "scalescope.version",
     "Estimate": "scalescope.analysis.statistics",
+    "Job": "scalescope.job",
     "Result": "scalescope.results.result",
     "Run": "scalescope.results.run",
     "ScalescopeError": "scalescope.errors",

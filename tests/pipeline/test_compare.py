@@ -55,6 +55,30 @@ def test_a_run_compared_with_itself_shows_no_difference() -> None:
     assert report.data["differences"] == []
 
 
+def with_code(path: Path, sha256: str) -> Path:
+    """The run as if its ranks had recorded the file of their workload."""
+    lines = [json.loads(line) for line in (path / "trials.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["ranks"][0]["counters"] |= {"workload_file": "/x/mine.py", "workload_sha256": sha256}
+    (path / "trials.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return path
+
+
+def test_runs_of_a_changed_workload_are_compared_and_the_change_is_reported() -> None:
+    Path("mine.py").write_text("def build():\n    pass\n")
+    asked: dict[str, Any] = {"workload": "mine.py:build"}
+    first, same = with_code(measured("a", **asked), "1" * 64), with_code(measured("b", **asked), "1" * 64)
+    changed, silent = with_code(measured("c", **asked), "2" * 64), measured("d", **asked)
+    assert compare(first, same).data["differences"] == []
+    assert compare(first, silent).data["differences"] == []  # of an earlier version
+    report = compare(first, changed)
+    assert verdicts(report) == {"no difference"}
+    assert report.data["differences"] == [
+        {"kind": "code", "name": "mine.py", "base": f"SHA-256 {'1' * 12}", "new": f"SHA-256 {'2' * 12}"}
+    ]
+    assert f"code mine.py: SHA-256 {'1' * 12} → SHA-256 {'2' * 12}" in markdown(report.sections)
+
+
 def test_a_slowdown_of_eight_percent_is_detected() -> None:
     report = compare(measured("a"), measured("b", SLOWER))
     assert (report.exit_code, verdicts(report)) == (8, {"slower"})

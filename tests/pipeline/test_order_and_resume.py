@@ -1,6 +1,7 @@
 """The order of launches, the budget, and resuming a run that was stopped."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import signal
@@ -442,6 +443,40 @@ def test_the_experiment_file_repeats_the_order_too() -> None:
     train(ask("train", world_size=[1, 2], batch_size=[10, 20, 30], output_dir="a"), first, RecordingWatcher())
     train(ask("train", file=Path("a/experiment.yaml"), output_dir="b"), second, RecordingWatcher())
     assert first.launched == second.launched
+
+
+class RecordingCode(FakeLauncher):
+    """Ranks that record the file of their workload, as real ones do."""
+
+    def launch(self, trial: Trial, *args: Any, **kwargs: Any) -> Outcome:
+        outcome = super().launch(trial, *args, **kwargs)
+        path = Path(trial.workload.rpartition(":")[0]).resolve()
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        for record in outcome.records:
+            record.counters.update(workload_file=str(path), workload_sha256=sha256)
+        return outcome
+
+
+def test_a_run_whose_workload_changed_does_not_go_on() -> None:
+    code = "def build():\n    pass\n"
+    Path("mine.py").write_text(code)
+    asked = {"workload": "mine.py:build", "batch_size": 4, "output_dir": "a"}
+    train(ask("train", **asked), RecordingCode(MODEL), RecordingWatcher())
+    os.utime("mine.py")  # only what it holds counts
+    watcher = RecordingWatcher()
+    train(ask("train", **asked, repeats=4, resume=True), RecordingCode(MODEL), watcher)
+    assert not [note for note in watcher.notes if "has changed since" in note]
+    Path("mine.py").write_text(f"{code}# later\n")
+    launcher = RecordingCode(MODEL)
+    with pytest.raises(BadInput) as caught:
+        train(ask("train", **asked, repeats=5, resume=True), launcher, RecordingWatcher())
+    assert str(caught.value) == (
+        "--resume: mine.py has changed since this run began; start a new run, or restore it"
+    )
+    assert launcher.launched == []
+    Path("mine.py").write_text(code)
+    train(ask("train", **asked, repeats=5, resume=True), launcher, RecordingWatcher())
+    assert launcher.launched
 
 
 def test_a_model_that_changed_since_the_run_began_is_mentioned_when_it_goes_on() -> None:

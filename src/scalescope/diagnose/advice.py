@@ -17,7 +17,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.run_commands import PROGRAM, Argv, command_on, flags_of
 
 
-class Job(Protocol):
+class AdvisedJob(Protocol):
     """A configuration of a run that something can be advised for: Facts or StepFacts."""
 
     @property
@@ -36,7 +36,7 @@ class Job(Protocol):
     def strategies(self) -> tuple[str, ...]: ...
 
 
-def advise(facts: Job, label: str, name: str, value: object = None) -> tuple[Advice, ...]:
+def advise(facts: AdvisedJob, label: str, name: str, value: object = None) -> tuple[Advice, ...]:
     """To move a setting, as a tuple of one; empty where the configuration has no such setting or is there."""
     trial = facts.trial
     if trial.is_command and not _can_set(trial, name):
@@ -57,7 +57,7 @@ def _can_set(trial: Trial, name: str) -> bool:
     return any(setting.name == name for owner in owners for setting in settings_of(owner))
 
 
-def advise_edit(facts: Job, label: str, name: str, value: object = None) -> tuple[Advice, ...]:
+def advise_edit(facts: AdvisedJob, label: str, name: str, value: object = None) -> tuple[Advice, ...]:
     """To do in the script of a command what a setting does elsewhere: the lines of PyTorch, or a sentence;
     empty where neither is known."""
     changes_job = _changes_job(facts, name)
@@ -98,13 +98,13 @@ def _line_text(line: CodeLine) -> str:
     return line.source if call is None or not line.argument else f"{call}(..., {line.source})"
 
 
-def _changes_job(facts: Job, name: str) -> bool:
+def _changes_job(facts: AdvisedJob, name: str) -> bool:
     """Whether moving a setting trains something else."""
     lever = all_settings(facts.trial.benchmark)[name][0].lever
     return lever is not None and lever.changes == "the job"
 
 
-def advise_more(facts: Job, label: str, name: str, value: float) -> tuple[Advice, ...]:
+def advise_more(facts: AdvisedJob, label: str, name: str, value: float) -> tuple[Advice, ...]:
     """To raise a setting to a value; empty where it is there or beyond."""
     now = facts.trial.settings.get(name)
     if isinstance(now, int | float) and now >= value:
@@ -112,18 +112,18 @@ def advise_more(facts: Job, label: str, name: str, value: float) -> tuple[Advice
     return advise(facts, label, name, value)
 
 
-def _command(facts: Job, lever: str) -> Argv:
+def _command(facts: AdvisedJob, lever: str) -> Argv:
     """The command that tries a lever on this configuration: the run's own request, narrowed to it."""
     return command_on(facts.path, "tune", this_job(facts), ("--levers", lever))
 
 
-def this_job(facts: Job) -> dict[str, object]:
+def this_job(facts: AdvisedJob) -> dict[str, object]:
     """The settings that narrow a request to the configuration at hand."""
     batch = {batch_name(facts): facts.batch} if can_set_batch(facts.trial) else {}
     return {"world_size": facts.trial.world_size, **batch, **narrowed_to(facts)}
 
 
-def narrowed_to(facts: Job) -> dict[str, object]:
+def narrowed_to(facts: AdvisedJob) -> dict[str, object]:
     """Settings that narrow a request of several jobs to the one at hand."""
     settings = dict(facts.varied)
     if facts.trial.is_command:
@@ -143,7 +143,7 @@ def comm_command(facts: Facts, *words: str) -> Argv:
     return (PROGRAM, "comm", *words, *flags_of({**ranks, **placed}))
 
 
-def batch_name(facts: Job) -> str:
+def batch_name(facts: AdvisedJob) -> str:
     """The setting that gives the batch."""
     if facts.trial.is_command and can_set_batch(facts.trial):
         return "batch_size" if facts.trial.options(Train).global_batch_size is None else "global_batch_size"

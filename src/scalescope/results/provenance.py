@@ -5,18 +5,51 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.machines.nodes import differences
 from scalescope.inspection import recorded_variables
+from scalescope.results.result import Result
 
 # What may differ between two runs that are still the same machine: its name, and what was measured of it. The
 # model of a processor or GPU stands for what it can do, and runs older than these facts keep their id.
 _NOT_IDENTITY = ("host", "precisions", "core_flops_per_s")
 _NOT_IDENTITY_OF_GPU = ("uuid", "pci_bus", "compute_capability", "precisions")
+# What ranks record about the file of a user's workload.
+WORKLOAD_FILE = "workload_file"
+WORKLOAD_SHA256 = "workload_sha256"
+
+
+def sha256_of(path: Path) -> str | None:
+    """The SHA-256 of a file; None where it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadFile:
+    """The file of a user's workload as a launch used it."""
+
+    path: Path
+    sha256: str
+
+
+def workload_files(results: Iterable[Result]) -> dict[str, tuple[WorkloadFile, ...]]:
+    """By workload, the files that launches used: one, unless it changed; launches of earlier versions do not
+    say."""
+    files: dict[str, dict[WorkloadFile, None]] = {}
+    for result in results:
+        for record in result.ranks[:1]:
+            path, sha256 = record.counters.get(WORKLOAD_FILE), record.counters.get(WORKLOAD_SHA256)
+            if isinstance(path, str) and isinstance(sha256, str):
+                files.setdefault(result.trial.workload, {})[WorkloadFile(Path(path), sha256)] = None
+    return {workload: tuple(used) for workload, used in files.items()}
 
 
 def describe_environment(

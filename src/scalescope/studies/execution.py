@@ -19,6 +19,7 @@ from scalescope.launch.launcher import Launcher, RanksLost
 from scalescope.report.caveats import disturbance_lines
 from scalescope.results.files import to_text
 from scalescope.results.other_load import OtherLoad
+from scalescope.results.provenance import WorkloadFile, sha256_of, workload_files
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import (
     DEFAULT_ROOT,
@@ -159,18 +160,37 @@ def host_of(launcher: Launcher, *, new_ranks: bool = False) -> Host:
 
 
 def _changed_workloads(request: Request, plan: Plan) -> list[str]:
-    """That a file of the user's has changed since the run began: its new launches may be another model."""
+    """That a file of the user's seems to have changed since the run began, where no launch recorded its
+    content."""
     given = plan.experiment.measuring.output_dir
     if not request.resume or given is None:
         return []
     begun = began_at(Path(given)).timestamp()
-    files = {file_of(trial.workload) for trial in plan.trials if trial.has_setting("workload")} - {None}
+    workloads = {trial.workload for trial in plan.trials if trial.has_setting("workload")}
+    files = {file_of(workload) for workload in workloads - set(_recorded_files(Path(given)))} - {None}
     return [
         f"{file} has changed since this run began: launches before and after may not be the same model. "
         "A new run measures the new one alone."
         for file in files
         if file is not None and file.is_file() and file.stat().st_mtime > begun
     ]
+
+
+def _recorded_files(path: Path) -> dict[str, tuple[WorkloadFile, ...]]:
+    """The files of workloads that the launches of a run recorded."""
+    return workload_files(load_run(path).results) if (path / EXPERIMENT).is_file() else {}
+
+
+def check_same_code(path: Path, flag: str) -> None:
+    """Refuse to continue a run whose workload is not what its launches measured."""
+    for workload, files in _recorded_files(path).items():
+        for file in files:
+            given = file_of(workload) or file.path
+            sha256 = sha256_of(given)
+            if sha256 is not None and sha256 != file.sha256:
+                raise BadInput(
+                    f"{flag}: {given} has changed since this run began; start a new run, or restore it"
+                )
 
 
 def _load_note(load: OtherLoad, *, is_repeated: bool) -> str:
@@ -300,6 +320,8 @@ def check_continues(study: Study, plan: Plan, path: Path) -> None:
         raise BadInput(f"--resume: {path} has no run to continue")
     check_same_request(path / EXPERIMENT, to_mapping(plan.experiment), neutral_values(study.benchmark))
     _check_same_study(study, read_run_record(path), path)
+    if plan.only != ():  # who only reads changes nothing
+        check_same_code(path, "--resume")
 
 
 def _check_same_study(study: Study, stored: RunRecord, path: Path) -> None:

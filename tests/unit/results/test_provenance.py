@@ -1,6 +1,7 @@
 """Provenance: what is recorded of the machine, and what never is."""
 
 import dataclasses
+import hashlib
 import json
 import subprocess
 from pathlib import Path
@@ -10,11 +11,15 @@ import pytest
 from scalescope.experiment.machine import Gpu, PrecisionSupport
 from scalescope.launch.fake import TWO_CORES
 from scalescope.results.provenance import (
+    WorkloadFile,
     describe_environment,
     environment_id,
     git_state,
     recorded_variables,
+    sha256_of,
+    workload_files,
 )
+from tests.unit.analysis.made_results import make_result, make_trial
 
 GPU = Gpu(index=0, name="H100", memory_bytes=80 << 30, uuid="GPU-1")
 
@@ -109,3 +114,20 @@ def test_what_was_measured_of_a_machine_is_recorded_but_not_its_identity() -> No
     machine = json.loads(json.dumps(describe_environment(here, "1.2.3")))["machine"]
     assert machine["precisions"] == [{"name": "bf16", "native": True, "slowdown": 0.4}]
     assert machine["gpus"][0]["compute_capability"] == [9, 0]
+
+
+def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_bytes(b"x = 1\n")
+    assert sha256_of(tmp_path / "a.py") == hashlib.sha256(b"x = 1\n").hexdigest()
+    assert sha256_of(tmp_path / "b.py") is None
+
+
+def test_the_files_of_workloads_are_those_that_launches_recorded() -> None:
+    trial = make_trial().replace(workload="mine.py:build")
+    results = [make_result(trial, [[0.1], [0.1]], launch=number) for number in range(3)]
+    for result, sha256 in zip(results, ("aa", "aa", "bb"), strict=True):
+        result.ranks[0].counters.update(workload_file="/x/mine.py", workload_sha256=sha256)
+    older = make_result(make_trial().replace(workload="other.py:build"), [[0.1]])
+    assert workload_files([*results, older]) == {
+        "mine.py:build": (WorkloadFile(Path("/x/mine.py"), "aa"), WorkloadFile(Path("/x/mine.py"), "bb"))
+    }

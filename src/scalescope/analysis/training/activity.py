@@ -243,6 +243,8 @@ def _long_step(row: Row) -> LongStep:
     return LongStep(
         step=_count(row, "step"),
         beyond_s=_number(row, "beyond_s") or 0.0,
-        parts_s={part: _number(row, f"{part}_beyond_s") or 0.0 for part in HOST_PARTS},
+        parts_s={
+            part: _number(row, name) or 0.0 for part in HOST_PARTS if (name := f"{part}_beyond_s") in row
+        },
         gc_s=_number(row, "gc_s") or 0.0,
     )

@@ -25,6 +25,7 @@ _LEAST_JITTERED_PERIOD = 10
 _LEAST_JITTERED_PAUSES = 5
 _JITTER = 0.1  # of a period that is one of time and not of steps
 _MOSTLY = 0.5
+_WHOLE_PARTS = HOST_PARTS[:1]  # that are known of a workload's own step
 REST = "rest"  # of the host's step: outside input, forward, backward and optimizer
 _WAITS = "backward"  # where a rank waits for others
 
@@ -252,7 +253,9 @@ def _work_ratio(pauses_of: Sequence[Pauses], ranks: Sequence[RankActivity]) -> f
 
 
 def _host_s(rows: Sequence[LongStep], *, on_gpu: bool) -> dict[str, float]:
-    """Where the host was. On a GPU the step is the device's, so what lies outside all parts is unknown."""
+    """Where the host was. On a GPU the step is the device's, so what lies outside all parts is unknown, as in
+    a workload's own step, whose parts are not recorded."""
     host_s = {part: sum(max(0.0, row.parts_s.get(part, 0.0)) for row in rows) for part in HOST_PARTS}
     rest_s = sum(max(0.0, row.beyond_s - sum(row.parts_s.values())) for row in rows)
-    return {**host_s, REST: 0.0 if on_gpu else rest_s}
+    is_whole = any(tuple(row.parts_s) == _WHOLE_PARTS for row in rows)
+    return {**host_s, REST: 0.0 if on_gpu or is_whole else rest_s}

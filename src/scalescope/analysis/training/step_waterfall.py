@@ -9,7 +9,7 @@ around each part gives the terms. What an ablation measures replaces what a trac
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +24,8 @@ FORWARD = "forward"
 BACKWARD = "backward"
 BACKWARD_AND_EXCHANGE = "backward with communication"  # of several ranks on the CPU: one clock for both
 OPTIMIZER = "optimizer"
+WHOLE = "forward, backward and optimizer"  # of a workload's own step on the CPU: the host cannot part them
+WHOLE_AND_EXCHANGE = "forward, backward, optimizer and communication"  # of several ranks
 OTHER_KERNELS = "other kernels"
 COMMUNICATION = "communication"  # of several ranks
 COPIES = "copies"
@@ -35,10 +37,11 @@ IDLE_UNKNOWN = "idle: unknown"
 INPUT = "input"  # on the CPU, which is not idle meanwhile
 REST = "rest"
 TERMS = (
-    FORWARD, BACKWARD, BACKWARD_AND_EXCHANGE, OPTIMIZER, OTHER_KERNELS, COMMUNICATION, COPIES, INPUT,
-    IDLE_INPUT, IDLE_SYNC, IDLE_HOST, IDLE_BETWEEN, IDLE_UNKNOWN, REST,
+    FORWARD, BACKWARD, BACKWARD_AND_EXCHANGE, OPTIMIZER, WHOLE, WHOLE_AND_EXCHANGE, OTHER_KERNELS,
+    COMMUNICATION, COPIES, INPUT, IDLE_INPUT, IDLE_SYNC, IDLE_HOST, IDLE_BETWEEN, IDLE_UNKNOWN, REST,
 )  # fmt: skip
-COMPUTE = (FORWARD, BACKWARD, OPTIMIZER, OTHER_KERNELS)
+COMPUTE = (FORWARD, BACKWARD, OPTIMIZER, WHOLE, OTHER_KERNELS)
+MIXED = (BACKWARD_AND_EXCHANGE, WHOLE_AND_EXCHANGE)
 
 _BUSY = {
     FORWARD: step_parts.FORWARD,
@@ -106,7 +109,7 @@ def step_waterfall(
     else:
         terms = _cpu_terms(step_s, activities, input_s)
         if configuration.trial.world_size > 1:
-            terms = [_renamed(term, {BACKWARD: BACKWARD_AND_EXCHANGE}) for term in terms]
+            terms = [_renamed(term, dict(zip((BACKWARD, WHOLE), MIXED, strict=True))) for term in terms]
     if not terms:
         return None
     ideal_s = None if configuration.mfu is None else configuration.mfu * step_s
@@ -145,9 +148,12 @@ def _gpu_terms(
     if (
         optimizer_s is not None
     ):  # the host's time in the optimizer counts for it, where the GPU waits for that
-        extra_s = min(max(0.0, optimizer_s.value - busy[OPTIMIZER]), idle[IDLE_HOST])
+        # Of a step whose parts are not recorded, its kernels are among the others.
+        is_whole = not any(busy[name] for name in (FORWARD, BACKWARD, OPTIMIZER))
+        giving, name = (busy, OTHER_KERNELS) if is_whole else (idle, IDLE_HOST)
+        extra_s = min(max(0.0, optimizer_s.value - busy[OPTIMIZER]), giving[name])
         busy[OPTIMIZER] += extra_s
-        idle[IDLE_HOST] -= extra_s
+        giving[name] -= extra_s
         sources[OPTIMIZER] = "ablation"
     return [
         StepTerm(name=name, time_s=Estimate(time_s), source=sources.get(name, "trace"))
@@ -168,6 +174,20 @@ def _idle(idle_s: float, parts: Mapping[str, float], input_s: float | None) -> d
     return {IDLE_INPUT: waiting_s, **{name: rest_s * (s / recorded_s) for name, s in recorded.items()}}
 
 
+def _whole_terms(
+    step_s: float, known: Sequence[Mapping[str, float]], input_s: Estimate | None
+) -> list[StepTerm]:
+    """The input, and all else of a workload's own step together."""
+    clocked_s = statistics.fmean(host_s.get("input", 0.0) for host_s in known)
+    fixed_s = min(max(0.0, clocked_s if input_s is None else input_s.value), step_s)
+    interval = Estimate(fixed_s) if input_s is None else moved(input_s, fixed_s)
+    source: TermSource = "clock" if input_s is None else "ablation"
+    return [
+        StepTerm(name=INPUT, time_s=interval, source=source),
+        StepTerm(name=WHOLE, time_s=Estimate(step_s - fixed_s), source="rest"),
+    ]
+
+
 def _cpu_terms(
     step_s: float, activities: tuple[RankActivity, ...], input_s: Estimate | None
 ) -> list[StepTerm]:
@@ -175,6 +195,8 @@ def _cpu_terms(
     known = [activity.host_s for activity in activities if activity.host_s]
     if not known:
         return []
+    if not any("forward" in host_s for host_s in known):
+        return _whole_terms(step_s, known, input_s)
     names = {INPUT: "input", FORWARD: "forward", BACKWARD: "backward", OPTIMIZER: "optimizer"}
     times = {
         name: statistics.fmean(host_s.get(part, 0.0) for host_s in known) for name, part in names.items()

@@ -24,6 +24,8 @@ STEP_COLOURS = {
     step_terms.BACKWARD: 24,
     step_terms.BACKWARD_AND_EXCHANGE: 32,
     step_terms.OPTIMIZER: 40,
+    step_terms.WHOLE: 64,
+    step_terms.WHOLE_AND_EXCHANGE: 72,
     step_terms.OTHER_KERNELS: 48,
     step_terms.COMMUNICATION: 30,
     step_terms.COPIES: 28,

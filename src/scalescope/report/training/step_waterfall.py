@@ -102,7 +102,7 @@ def shown_terms(waterfall: StepWaterfall) -> tuple[StepTerm, ...]:
 def step_sentence(waterfall: StepWaterfall) -> str:
     """`A step takes 14.0 ms; 1.70 ms of it is compute; the GPU waits 9.80 ms after synchronizations.`"""
     compute_s = sum(waterfall.time_s(name) for name in COMPUTE)
-    mixed_s = waterfall.time_s(step_terms.BACKWARD_AND_EXCHANGE)
+    mixed_s = sum(waterfall.time_s(name) for name in step_terms.MIXED)
     text = f"{in_ms(compute_s)} of it is compute"
     if mixed_s:
         text = f"{in_ms(compute_s + mixed_s)} of it is compute and communication"

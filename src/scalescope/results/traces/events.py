@@ -12,6 +12,7 @@ PREFIX = "scalescope."
 INPUT, FORWARD, BACKWARD, OPTIMIZER, CLEAR = (
     f"{PREFIX}{name}" for name in ("input", "forward", "backward", "optimizer", "clear")
 )
+WHOLE_STEP = f"{PREFIX}whole_step"  # a user's own step, in place of its parts
 STEP = "ProfilerStep#"  # and the number of a step: the mark by which HTA and TensorBoard know steps
 COMPUTE = f"{PREFIX}compute"  # compute that is not an operation of torch: a paced model's sleep
 _COMMUNICATION = re.compile(r"^gloo:|nccl", re.IGNORECASE)

@@ -21,6 +21,7 @@ from scalescope.results.traces.events import (
     INPUT,
     OPTIMIZER,
     PREFIX,
+    WHOLE_STEP,
     is_communication,
     is_transfer,
 )
@@ -34,6 +35,7 @@ IDLE_CAUSES = {
     DATA: "waiting for samples",
     QUEUED: "queued behind another stream",
 }
+_PARTS = (FORWARD, BACKWARD, OPTIMIZER, WHOLE_STEP)
 _US = 1e-6
 _BACKWARD_OPERATION = "autograd::engine::evaluate_function"
 # Wrappers around other operations: some wait inside (a hook of FSDP), so only what they call is compute.
@@ -170,7 +172,7 @@ class TraceTimeline:
     def _ended_with_their_part(self, transfers: list[TraceEvent]) -> list[TraceEvent]:
         """gloo's threads may close an event long after its waiters went on: it ends with the part of the step
         in which it began."""
-        parts = [event for event in self.ranges if event.name in (FORWARD, BACKWARD, OPTIMIZER)]
+        parts = [event for event in self.ranges if event.name in _PARTS]
         begins = [part.start_s for part in parts]
         shortened = []
         for transfer in transfers:

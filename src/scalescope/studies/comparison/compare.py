@@ -20,6 +20,7 @@ from scalescope.report.numbers import counted
 from scalescope.report.section import Section
 from scalescope.results.run import Run, load_run
 from scalescope.studies.comparison.old_code import changed_code
+from scalescope.studies.comparison.workload_files import file_differences
 from scalescope.studies.runs.run_history import spread_between
 
 
@@ -69,7 +70,7 @@ def compare(
         base=names[0],
         new=names[1],
         comparison=comparison,
-        differences=differing,
+        differences=(*differing, *file_differences(before, after)),
         notes=(*notes, *_unrecorded((before, after)), *before.warnings, *after.warnings),
         paths=(base, new),
         can_interleave=_can_interleave(before, after, comparison),
@@ -115,7 +116,10 @@ def lay_side_by_side(paths: Sequence[Path]) -> ComparisonReport:
         runs=names,
         groups=matched.groups,
         alone=matched.alone,
-        differences=tuple(differences(runs[0].environment, run.environment) for run in runs),
+        differences=tuple(
+            (*differences(runs[0].environment, run.environment), *file_differences(runs[0], run))
+            for run in runs
+        ),
         notes=(
             *_without_partner(names, runs, matched),
             *_not_shown(names, runs),

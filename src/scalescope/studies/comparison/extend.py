@@ -27,7 +27,7 @@ from scalescope.results.result import Result
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import EXPERIMENT, RunFolder
 from scalescope.studies.campaign import run_campaign
-from scalescope.studies.execution import write_files
+from scalescope.studies.execution import check_same_code, write_files
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.request import Request
 from scalescope.studies.runs.run_history import spread_between
@@ -66,6 +66,7 @@ def extend(
     experiment = experiment_of(new, budget_s, "--until-conclusive")
     machine = launcher.machine()
     _check_same_machine(new, describe_environment(machine, __version__))
+    check_same_code(new.path, "--until-conclusive")
     for trial in asked:
         launcher.check(trial)
     plan = Plan(experiment=experiment, trials=(), machine=machine, chosen=())

@@ -10,6 +10,8 @@ longer divides gradients by the number of ranks (`Reducer::mark_variable_ready_d
 """
 
 import time
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,11 +31,16 @@ class LocalGradients:
         self._steps = 0
         self._before_backward: dict[int, int] = {}  # address of each parameter's gradient
         self._in_place: dict[int, list[Tensor]] = {}  # by bucket: what DDP would divide in place
+        self._handles: list[Any] = []
         self._hook_ns = self._division_ns = 0
         self._parameters = list(wrapped.parameters())
         wrapped.register_comm_hook(None, self._keep)
 
     def counters(self) -> dict[str, float | int | str | None]:
+        """The same to be stored."""
+        return dict(self.times_s())
+
+    def times_s(self) -> dict[str, float]:
         """Mean times per step: the hook's own, which normal ranks do not spend, and the divisions."""
         timed = self._steps - _SETTLES_IN
         if timed <= 0:
@@ -56,9 +63,25 @@ class LocalGradients:
             if parameter.grad is not None
         }
 
+    def watch_backward(self) -> None:
+        """Note the same without `before_backward`, for a step whose backward is called by its user."""
+        self._handles = [
+            parameter.register_hook(partial(self._note, parameter))
+            for parameter in self._parameters
+            if parameter.requires_grad
+        ]
+
+    def _note(self, parameter: Tensor, gradient: Tensor) -> None:
+        """Where the gradient is before autograd adds to it."""
+        before = parameter.grad
+        self._before_backward[id(parameter)] = 0 if before is None else before.data_ptr()
+
     def after_step(self) -> None:
         """Count steps; one has several backwards where gradients accumulate."""
         self._steps += 1
+        if self._steps == _SETTLES_IN:
+            for handle in self._handles:
+                handle.remove()
 
     def _keep(self, state: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         began = time.perf_counter_ns()

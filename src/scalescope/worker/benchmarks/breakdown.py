@@ -85,7 +85,8 @@ def _counts(step_s: float) -> tuple[int, int]:
 def _plain_step_s(run: TrainingRun, count: int, measurements: Measurements) -> float:
     """The typical step without a profiler in this very launch, and the host's time in the optimizer."""
     times_s, window = run.steps(count)
-    measurements.counters["optimizer_host_s"] = window.host_s["optimizer"] / count
+    if "optimizer" in window.host_s:
+        measurements.counters["optimizer_host_s"] = window.host_s["optimizer"] / count
     return statistics.median(times_s)
 
 

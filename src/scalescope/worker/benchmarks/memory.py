@@ -70,6 +70,7 @@ def _measure(
     position.plan(trial.steps)
     position.enter(RankStage.WARMUP)  # creating a batch that fills a GPU may take minutes
     workload = build_workload(trial, group, device)
+    measurements.counters |= workload.counters
     feed = build_feed(trial, workload, group, device)
     try:
         batch = next(feed.batches)
@@ -97,7 +98,7 @@ def _measure(
         measurements.counters |= gauge.counters()
     finally:
         feed.close()
-    if not trial.strategy_card.has_separate_backward:
+    if not trial.strategy_card.has_separate_backward or workload.own_step is not None:
         measurements.counters["measured/activations"] = None
     return measurements
 
@@ -132,6 +133,12 @@ def _take_step(
     position.begin_step()
     if fault is not None:
         fault.at_step(position.begun - 1)
+    if step.is_whole:  # a user's own step has no phases
+        position.mark(Phase.FORWARD)
+        step.forward(take())
+        step.clear()
+        position.completed += 1
+        return {}
     for remaining in range(step.accumulation_steps, 0, -1):
         with nullcontext() if remaining == 1 else step.no_sync():
             batch = take()
@@ -166,7 +173,9 @@ def _measure_step(
         **sizes,
         "measured/parameters": held_bytes(step.module.parameters(), device),
         "measured/buffers": held_bytes(step.module.buffers(), device),
-        "measured/optimizer": held_bytes(state_of(step.optimizer), device),
+        "measured/optimizer": held_bytes(
+            [tensor for optimizer in step.optimizers for tensor in state_of(optimizer)], device
+        ),
     }
 
 

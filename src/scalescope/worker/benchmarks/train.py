@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -79,25 +79,34 @@ def prepared(
     """The trial's workload, feed and step, ready to run; ends the loader's processes afterwards."""
     options = trial.options(Train)
     workload = build_workload(trial, group, device)
-    measurements.counters |= _count_parameters(workload.model)
+    measurements.counters |= {**workload.counters, **_count_parameters(workload.model)}
     if has_ablation(trial, NO_COMM) and not options.stand_in:
         refuse_model_collectives(workload.model)
     feed = build_feed(trial, workload, group, device)
     try:
         torch.manual_seed(trial.settings["seed"] + group.rank)  # synthetic samples differ between ranks
-        if trial.workload_card.counts_operations and not options.stand_in:
+        if trial.workload_card.counts_operations and not options.stand_in and workload.own_step is None:
             feed = _count_operations(feed, workload, device, measurements)
         if options.stand_in:
             workload = stand_in_for(workload, trial, group, device, measurements)
         step = _delayed(build_step(trial, workload, device), options.delay_ms)
-        if workload.make_optimizer is not None and not options.stand_in:
-            measurements.counters["own_optimizer"] = type(step.optimizer).__name__
-            measurements.counters["optimizer_is_fused"] = int(bool(step.optimizer.defaults.get("fused")))
+        if not options.stand_in:
+            measurements.counters |= _own_optimizer(workload, step)
         schedule = _schedule_of(options, feed, step.accumulation_steps)
         with explained(step, feed.batches, position):
             yield TrainingRun(workload, step, feed, device, position, fault, schedule)
     finally:
         feed.close()
+
+
+def _own_optimizer(workload: Workload, step: Step) -> dict[str, float | int | str | None]:
+    """The classes of the optimizers that the user brought, and whether all of them are fused."""
+    brought = workload.make_optimizer if workload.own_step is None else workload.own_step.optimizers
+    if brought is None:
+        return {}
+    names = dict.fromkeys(type(optimizer).__name__ for optimizer in step.optimizers)
+    fused = all(optimizer.defaults.get("fused") for optimizer in step.optimizers)
+    return {"own_optimizer": ", ".join(names), "optimizer_is_fused": int(fused)}
 
 
 def _count_operations(
@@ -288,15 +297,25 @@ def record_losses(measurements: Measurements, steps: StepWindow) -> None:
 
     Only now are they read: inside the window that would wait for the device.
     """
+    if not steps.batch_losses:  # of a user's own step that returns none
+        return
     numbers, batch_losses = zip(*steps.batch_losses, strict=True)
-    finite = torch.isfinite(torch.stack(batch_losses).float()).tolist()
+    finite = [math.isfinite(loss) for loss in _values_of(batch_losses)]
     bad = [number for number, is_finite in zip(numbers, finite, strict=True) if not is_finite]
     if bad:
         measurements.counters["first_step_with_bad_loss"] = bad[0]
     else:
-        measurements.samples["loss"] = torch.stack(steps.losses).float().tolist()
+        measurements.samples["loss"] = _values_of(steps.losses)
         if steps.warmup_losses:
-            measurements.samples["warmup_loss"] = torch.stack(steps.warmup_losses).float().tolist()
+            measurements.samples["warmup_loss"] = _values_of(steps.warmup_losses)
+
+
+def _values_of(losses: Sequence[Tensor]) -> list[float]:
+    """Read in one copy, unless some are on the host and some on the device."""
+    if len({loss.device for loss in losses}) > 1:
+        losses = [loss.cpu() for loss in losses]
+    values: list[float] = torch.stack(tuple(losses)).float().tolist()
+    return values
 
 
 _CONVOLUTIONS = (nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -317,7 +336,7 @@ def _count_parameters(module: nn.Module) -> dict[str, float | int | str | None]:
 def _inject_fault(step: Step, steps: StepWindow, fault: Fault | None) -> None:
     if fault is None:
         return
-    if fault.corrupts("nan"):
+    if fault.corrupts("nan") and steps.batch_losses:
         number, loss = steps.batch_losses[-1]
         steps.batch_losses[-1] = number, torch.full_like(loss, float("nan"))
     if fault.corrupts("diverge"):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import warnings
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -23,10 +24,18 @@ def apply(step: Step, options: Fusion, device: torch.device) -> Step:
     """The step with its forward compiled: dynamo recognises DDP and splits the graph at its buckets."""
     if options.compile == "none":
         return step
-    compiled = torch.compile(step.forward, mode=None if options.compile == "default" else options.compile)
+    mode = None if options.compile == "default" else options.compile
+    compiled = _with_compiled_models(step, mode) if step.is_whole else torch.compile(step.forward, mode=mode)
 
     def forward(batch: Batch) -> Tensor:
         torch.compiler.cudagraph_mark_step_begin()
         return compiled(batch).clone()  # a CUDA graph overwrites its outputs, and losses are kept
 
     return dataclasses.replace(step, forward=forward)
+
+
+def _with_compiled_models(step: Step, mode: str | None) -> Callable[[Batch], Tensor]:
+    """A user's own step, whose models are compiled in place: the compiler does not take backward with it."""
+    for model in step.own_models:
+        model.compile(mode=mode)
+    return step.forward

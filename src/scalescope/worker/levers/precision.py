@@ -7,9 +7,18 @@ from torch import Tensor
 
 from scalescope.catalog.levers.precision import Precision
 from scalescope.worker.machine.emulation import expect_emulation
-from scalescope.worker.training.step import Batch, Step
+from scalescope.worker.training.own_step import own_models, run_under_autocast
+from scalescope.worker.training.step import Batch, Step, Workload
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def prepare(workload: Workload, options: Precision, device: torch.device) -> Workload:
+    """The models of a user's own step in the chosen format: around the whole step it would reach backward."""
+    if workload.own_step is not None and options.precision in _AUTOCAST:
+        for model in own_models(workload):
+            run_under_autocast(model, device, _AUTOCAST[options.precision])
+    return workload
 
 
 def apply(step: Step, options: Precision, device: torch.device) -> Step:
@@ -20,6 +29,8 @@ def apply(step: Step, options: Precision, device: torch.device) -> Step:
     if options.precision not in _AUTOCAST:
         return step
     expect_emulation()
+    if step.is_whole:
+        return step
     step = _under_autocast(step, device, _AUTOCAST[options.precision])
     return _with_gradient_scaler(step, device) if options.precision == "fp16" else step
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.worker.counting.fake_copy import empty_like, fake_copy
 from scalescope.worker.memory.blocks import blocks_of, checkpoint_blocks, gathered_bytes
@@ -123,6 +124,8 @@ def _track(
 ) -> dict[str, int]:
     from torch.distributed._tools.mem_tracker import MemTracker
 
+    if job.workload.own_step is not None:  # it may change what it refers to, such as a learning rate
+        raise BadInput("the workload has a step of its own, which cannot run without data")
     device, batches = job.device, job.batches
     mode, workload = fake_copy(job.workload)
     model = workload.model

@@ -1,7 +1,10 @@
 """The `ddp` strategy: PyTorch's DistributedDataParallel with the settings of its card."""
 
 import dataclasses
+import itertools
 import warnings
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -16,6 +19,7 @@ from scalescope.catalog.strategies.ddp import Ddp
 from scalescope.worker.ablations.local_gradients import LocalGradients
 from scalescope.worker.training.ddp_logging import DdpWatch, bucket_samples
 from scalescope.worker.training.failures import unused_parameters
+from scalescope.worker.training.own_step import own_models, own_optimizers, whole_step
 from scalescope.worker.training.step import Batch, OptimizerFactory, Step, Workload, plain_step
 
 _NAMED = 3  # parameters without a gradient, in a message
@@ -64,6 +68,83 @@ def step_of(
     if silent is not None:
         step = _observed(step, silent)
     return synchronise_first_step(step) if options.static_graph else step
+
+
+def wrap_own_step(
+    workload: Workload,
+    options: Ddp,
+    device: torch.device,
+    without_communication: bool,
+    make_optimizer: OptimizerFactory,
+) -> Step:
+    """The user's own step with every model that is trained inside a DDP of its own."""
+    wrapped, silent = wrapped_models(workload, options, device, without_communication)
+    return own_step_of_models(workload, wrapped, own_optimizers(workload, make_optimizer), options, silent)
+
+
+def wrapped_models(
+    workload: Workload, options: Ddp, device: torch.device, without_communication: bool
+) -> tuple[list[nn.Module], list[LocalGradients]]:
+    """The models of a user's own step, and the hooks of ranks without communication."""
+    if without_communication:  # as in `wrap`
+        options = dataclasses.replace(options, broadcast_buffers=False)
+    wrapped: list[nn.Module] = []
+    silent = []
+    for model in own_models(workload):
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            wrapped.append(model)  # DDP refuses a model without gradients, such as a moving average
+            continue
+        inside = wrapped_in_ddp(model, options, device)
+        hook = add_comm_hook(inside, options, device, without_communication)
+        if hook is not None:
+            hook.watch_backward()
+            silent.append(hook)
+        wrapped.append(inside)
+    return wrapped, silent
+
+
+def own_step_of_models(
+    workload: Workload,
+    wrapped: Sequence[nn.Module],
+    optimizers: Sequence[torch.optim.Optimizer],
+    options: Ddp,
+    silent: Sequence[LocalGradients],
+) -> Step:
+    """The user's own step around models inside DDP."""
+    inside = [model for model in wrapped if isinstance(model, DistributedDataParallel)]
+
+    def samples() -> dict[str, list[float]]:
+        sizes = [bucket_samples(model).get("bucket_bytes", []) for model in inside]
+        return {"bucket_bytes": list(itertools.chain.from_iterable(sizes))} if all(sizes) else {}
+
+    def counters() -> dict[str, float | int | str | None]:
+        times_s: Counter[str] = Counter()
+        for hook in silent:
+            times_s.update(hook.times_s())
+        return dict(times_s)
+
+    def clear() -> None:
+        for hook in silent:
+            hook.after_step()
+
+    return dataclasses.replace(
+        whole_step(workload, wrapped, optimizers),
+        clear=clear,
+        samples=samples,
+        counters=counters,
+        watch=DdpWatch(*inside, has_hook=bool(silent) or options.comm_hook != "none"),
+        explain_failure=partial(_explain_own_failure, options),
+    )
+
+
+def _explain_own_failure(options: Ddp, error: RuntimeError, batch: Batch) -> str | None:
+    """The same without the parameters' names: only the user's step knows how to compute a loss."""
+    if options.find_unused_parameters or "find_unused_parameters" not in str(error):
+        return None
+    return (
+        "some parameters of a model get no gradient in a step; DDP requires --find-unused-parameters for "
+        "such a model"
+    )
 
 
 def _observed(step: Step, silent: LocalGradients) -> Step:

@@ -17,6 +17,7 @@ from scalescope.errors import BadInput
 from scalescope.worker.training.feeding import fetch, to_device
 from scalescope.worker.training.step import Batch, Data, OptimizerFactory, Step, Workload, plain_step
 
+SPLITS_STEP = "runs forward and backward of microbatches by a schedule"
 # Outputs are not needed once the loss is known; older versions of torch keep and join them anyway.
 _WITHOUT_OUTPUTS = (
     {"return_outputs": False} if "return_outputs" in inspect.signature(ScheduleGPipe.step).parameters else {}

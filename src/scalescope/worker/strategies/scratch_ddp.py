@@ -31,6 +31,7 @@ from scalescope.catalog.strategies.scratch_ddp import ScratchDdp
 from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
 
 _MIB = 2**20
+SPLITS_STEP = "requires gradients that are cleared in place"
 
 
 def wrap(

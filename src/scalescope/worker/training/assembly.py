@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import importlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,7 +20,11 @@ from scalescope.experiment.trial import Trial
 from scalescope.worker.machine.model_room import built_within, check_model, room_of
 from scalescope.worker.process.group import Group
 from scalescope.worker.training.feeding import Feed, InputOptions, Shard, feed, preloaded
-from scalescope.worker.training.step import BuildContext, OptimizerFactory, Step, Workload
+from scalescope.worker.training.optimizers import GivenOptimizer, OptimizerRebuild
+from scalescope.worker.training.own_step import WRAP, arranged, members_of, refuse_parts, skip_update
+from scalescope.worker.training.step import BuildContext, OptimizerFactory, OwnStep, Step, Workload
+
+_FUSED = {"fused": True, "foreach": False}
 
 
 def build_workload(trial: Trial, group: Group, device: torch.device) -> Workload:
@@ -40,6 +44,7 @@ def build_workload(trial: Trial, group: Group, device: torch.device) -> Workload
     workload: Workload = built_within(
         room if card.brings_data else None, lambda: module.build(trial.options(card), device, context)
     )
+    refuse_parts(trial, workload, _strategy_of(trial))
     check_model(workload.model, trial, room)
     _check_same_on_all_ranks(workload.model, group)
     return workload
@@ -75,16 +80,31 @@ def build_step(trial: Trial, workload: Workload, device: torch.device) -> Step:
     for module, options in _levers(trial):
         if hasattr(module, "prepare"):
             workload = module.prepare(workload, options, device)
-    strategy = importlib.import_module(f"scalescope.worker.strategies.{trial.strategy}")
-    step: Step = strategy.wrap(
+    training = trial.options(Training)
+    if workload.own_step is not None and training.fused_optimizer:
+        workload = dataclasses.replace(workload, own_step=_with_fused_optimizers(workload.own_step))
+    step: Step = getattr(_strategy_of(trial), "wrap" if workload.own_step is None else WRAP)(
         workload,
         trial.options(trial.strategy_card),
         device,
         has_ablation(trial, NO_COMM),
-        _factory_of(workload, trial.options(Training)),
+        _factory_of(workload, training),
     )
     step = with_levers(trial, step, device)
-    return dataclasses.replace(step, apply=_nothing) if has_ablation(trial, NO_OPTIMIZER) else step
+    return _without_optimizer(step) if has_ablation(trial, NO_OPTIMIZER) else step
+
+
+def _strategy_of(trial: Trial) -> Any:
+    return importlib.import_module(f"scalescope.worker.strategies.{trial.strategy}")
+
+
+def _without_optimizer(step: Step) -> Step:
+    """The step without an update of the parameters."""
+    if not step.is_whole:
+        return dataclasses.replace(step, apply=_nothing)
+    for optimizer in step.optimizers:
+        skip_update(optimizer)
+    return step
 
 
 def _nothing() -> None:
@@ -111,19 +131,40 @@ def _factory_of(workload: Workload, options: Training) -> OptimizerFactory:
     make = workload.make_optimizer
     if make is None:
         return optimizer_factory(options)
-    if not options.fused_optimizer:
-        return make
+    return _fused_factory(make) if options.fused_optimizer else make
+
+
+def _fused_factory(make: OptimizerFactory) -> OptimizerFactory:
+    if isinstance(make, OptimizerRebuild):
+        _check_has_fused(make.kind, make.options)
+        return make.with_options(**_FUSED)
     return lambda parameters: _fused(make(parameters))
+
+
+def _with_fused_optimizers(step: OwnStep) -> OwnStep:
+    """The user's own step with its optimizers fused; that of the settings is fused by them."""
+
+    def fuse(optimizer: Any) -> Any:
+        if isinstance(optimizer, GivenOptimizer):
+            _fused(optimizer.optimizer)
+            return optimizer
+        return None if optimizer is None else _fused_factory(optimizer)
+
+    fused = [fuse(optimizer) for optimizer in members_of(step.optimizers)]
+    return dataclasses.replace(step, optimizers=arranged(step.optimizers, fused))
 
 
 def _fused(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """The optimizer with all updates in one kernel, as `fused=True` makes it."""
-    if "fused" not in optimizer.defaults:
-        raise BadInput(f"fused_optimizer: the workload's {type(optimizer).__name__} has no fused version")
+    _check_has_fused(type(optimizer), optimizer.defaults)
     for group in (optimizer.defaults, *optimizer.param_groups):
-        group["fused"] = True
-        group["foreach"] = False
+        group.update(_FUSED)
     return optimizer
+
+
+def _check_has_fused(kind: type, options: Mapping[str, Any]) -> None:
+    if "fused" not in options:
+        raise BadInput(f"fused_optimizer: the workload's {kind.__name__} has no fused version")
 
 
 def optimizer_factory(options: Training) -> OptimizerFactory:

@@ -26,9 +26,9 @@ class DdpTimes:
 
 
 class DdpWatch:
-    """Reads the buckets and times of a model inside DDP."""
+    """Reads the times of a model inside DDP; of several models there are none, for they may alternate."""
 
-    def __init__(self, wrapped: DistributedDataParallel, *, has_hook: bool) -> None:
+    def __init__(self, *wrapped: DistributedDataParallel, has_hook: bool) -> None:
         self._wrapped = wrapped
         self._has_hook = has_hook
 
@@ -38,15 +38,21 @@ class DdpWatch:
         By default it times every hundredth. The sizes of the buckets are known from the first ones.
         """
         with contextlib.suppress(AttributeError):
-            self._wrapped._set_ddp_runtime_logging_sample_rate(_NEVER)
+            self._set_rate(_NEVER)
 
     def begin(self) -> None:
         """Let DDP time every iteration from now on."""
-        self._wrapped._set_ddp_runtime_logging_sample_rate(1)
+        self._set_rate(1)
+
+    def _set_rate(self, iterations: int) -> None:
+        for model in self._wrapped:
+            model._set_ddp_runtime_logging_sample_rate(iterations)
 
     def times(self) -> DdpTimes | None:
         """The times of the newest measured iteration; on a GPU this waits for the device."""
-        logged = _logging_data(self._wrapped)
+        if len(self._wrapped) != 1:
+            return None
+        logged = _logging_data(self._wrapped[0])
         names = ("backward_compute_time", "backward_comm_time", "backward_compute_comm_overlap_time")
         values = [int(logged.get(name) or 0) for name in names]
         if min(values[:2]) <= 0:
@@ -57,7 +63,8 @@ class DdpWatch:
     def mark_buckets(self) -> None:
         """Give every bucket's all-reduce a named range; not possible if DDP already has a hook."""
         if not self._has_hook:
-            self._wrapped.register_comm_hook(None, _marked_exchange)
+            for model in self._wrapped:
+                model.register_comm_hook(None, _marked_exchange)
             self._has_hook = True
 
 

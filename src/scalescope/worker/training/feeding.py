@@ -303,8 +303,12 @@ def fetch(data: Data, samples: Any, numbers: list[int]) -> Batch:
 
 
 def to_device(batch: Batch, device: torch.device, *, non_blocking: bool = False) -> Batch:
-    """The batch with every tensor in it on the device."""
-    return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), batch)
+    """The batch with every tensor in it on the device, and every object that has a method for that."""
+
+    def move(part: Any) -> Any:
+        return part.to(device) if callable(getattr(part, "to", None)) else part
+
+    return map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking), batch, move)
 
 
 def bytes_of(batch: Batch) -> int | None:

@@ -39,6 +39,12 @@ def with_ranges(step: Step, device: torch.device) -> Step:
 
         return marked
 
+    if step.is_whole:
+        return dataclasses.replace(
+            step,
+            forward=around(trace.WHOLE_STEP, step.forward),
+            clear=around(trace.CLEAR, step.clear),
+        )
     return dataclasses.replace(
         step,
         forward=around(trace.FORWARD, step.forward),

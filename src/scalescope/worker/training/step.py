@@ -15,15 +15,17 @@ from scalescope.results.ranks.heartbeat import Phase
 from scalescope.worker.machine.timing import Clock
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.position import Position
-from scalescope.worker.training.activity.work import BatchWork, work_of
+from scalescope.worker.training.activity.work import BatchWork, tensors_of, work_of
 from scalescope.worker.training.ddp_logging import DdpWatch
 
 HOST_PARTS = ("input", "forward", "backward", "optimizer")
+_WHOLE_PARTS = HOST_PARTS[:1]  # of a step that does the others by itself, which the host's clock cannot part
 _POLL_S = 0.0005  # shorter than a step, so that polling does not delay the end of the window
 # (inputs, ..., targets), or a mapping of the model's arguments.
 Batch = Any
 Batches = Iterator[Batch]
 OptimizerFactory = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
+NO_LOSS = torch.empty(0)  # of a step that returns none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +42,31 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnStep:
+    """A user's step, which does forward, backward and the update: `run(models, batch, optimizers)`.
+
+    `models` and `optimizers` have the structure that the user gave them: one, or a dict, tuple or list.
+    Optimizers are `GivenOptimizer` or functions of parameters; None stands for that of the settings.
+    """
+
+    run: Callable[[Any, Batch, Any], Any]
+    models: Any
+    optimizers: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A model, its data and its loss on one device, independent of ranks."""
+    """A model, its data and its loss on one device, independent of ranks.
+
+    Of several models, `model` holds all of them.
+    """
 
     model: nn.Module
     data: Data
     loss: Callable[[Any, Any], Tensor]
     make_optimizer: OptimizerFactory | None = None  # a user's own workload may have one
+    own_step: OwnStep | None = None
+    counters: Mapping[str, str] = field(default_factory=dict)  # about the code, to be stored
 
     def loss_of(self, model: nn.Module, batch: Batch) -> Tensor:
         """The loss of a batch under `model`, which is this workload's model or a wrapper of it.
@@ -96,11 +116,14 @@ class BuildContext:
 class Step:
     """Forward, backward, applying and clearing gradients; `module` holds the trained parameters.
 
-    A step takes `accumulation_steps` batches; all but the last run inside `no_sync`.
+    A step takes `accumulation_steps` batches; all but the last run inside `no_sync`. A user's own step is all
+    in `forward`, and the other parts are empty.
     """
 
     module: nn.Module
     optimizer: torch.optim.Optimizer
+    more_optimizers: tuple[torch.optim.Optimizer, ...] = ()  # beside the first, of a user's own step
+    own_models: tuple[nn.Module, ...] = ()  # what a user's own step calls, as the strategy wrapped it
     forward: Callable[[Batch], Tensor]
     backward: Callable[[Tensor], None]
     apply: Callable[[], None]
@@ -112,6 +135,15 @@ class Step:
     counters: Callable[[], dict[str, float | int | str | None]] = dict
     watch: DdpWatch | None = None  # only for DDP
     explain_failure: Callable[[RuntimeError, Batch], str | None] = lambda error, batch: None
+
+    @property
+    def optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        return (self.optimizer, *self.more_optimizers)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the parts of the step cannot be told apart."""
+        return bool(self.own_models)
 
 
 def plain_step(
@@ -156,7 +188,8 @@ class StepWindow:
     """The outcome of consecutive steps: losses, still on the device, and the number of samples.
 
     `losses` has the last batch of every step, `batch_losses` all batches with the number of their step.
-    `host_s` is the host's time in each part of all steps together, and `host_marks_s` the same after each.
+    `host_s` is the host's time in each known part of all steps together, and `host_marks_s` the same after
+    each.
     `batch_work` is the size of all batches with the number of their step.
     """
 
@@ -164,7 +197,7 @@ class StepWindow:
     batch_losses: list[tuple[int, Tensor]] = field(default_factory=list)
     warmup_losses: list[Tensor] = field(default_factory=list)  # of the steps before
     samples: int = 0
-    host_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(HOST_PARTS, 0.0))
+    host_s: dict[str, float] = field(default_factory=dict)
     host_marks_s: list[tuple[float, ...]] = field(default_factory=list)
     batch_work: list[tuple[int, BatchWork]] = field(default_factory=list)
 
@@ -174,7 +207,7 @@ class StepWindow:
         self.batch_losses += later.batch_losses
         self.samples += later.samples
         for part, time_s in later.host_s.items():
-            self.host_s[part] += time_s
+            self.host_s[part] = self.host_s.get(part, 0.0) + time_s
 
 
 def run_steps(
@@ -187,7 +220,8 @@ def run_steps(
     parts_of: Callable[[int], int] | None = None,
 ) -> StepWindow:
     """Run `count` steps under the clock; `parts_of` gives the number of batches of a step by its number."""
-    window = StepWindow()
+    is_whole = step.is_whole
+    window = StepWindow(host_s=dict.fromkeys(_WHOLE_PARTS if is_whole else HOST_PARTS, 0.0))
     before, host_s, now = position.completed, window.host_s, time.perf_counter
     clock.start()
     for _ in range(count):
@@ -207,18 +241,22 @@ def run_steps(
                 step.backward(loss if parts == 1 else loss / parts)  # the sum is then their mean
                 ended = now()
             host_s["input"] += loaded - began
-            host_s["forward"] += computed - loaded
-            host_s["backward"] += ended - computed
+            if not is_whole:
+                host_s["forward"] += computed - loaded
+                host_s["backward"] += ended - computed
             window.samples += batch_size_of(batch)
-            window.batch_losses.append((position.begun - 1, loss.detach()))
+            if loss.numel():
+                window.batch_losses.append((position.begun - 1, loss.detach()))
             window.batch_work.append((position.begun - 1, work_of(batch)))
         position.mark(Phase.OPTIMIZER)
         began = now()
         step.apply()
         step.clear()
-        host_s["optimizer"] += now() - began
+        if not is_whole:
+            host_s["optimizer"] += now() - began
         window.host_marks_s.append(tuple(host_s.values()))
-        window.losses.append(window.batch_losses[-1][1])
+        if loss.numel():
+            window.losses.append(window.batch_losses[-1][1])
         position.completed = before + clock.tick()
     while (finished := clock.finished()) < count - 1:  # a GPU may be far behind, which is not a hang
         position.completed = before + finished
@@ -229,25 +267,26 @@ def run_steps(
     return window
 
 
-def map_tensors(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
-    """The batch with every tensor in it changed."""
+def map_tensors(
+    change: Callable[[Tensor], Tensor], batch: Batch, change_other: Callable[[Any], Any] | None = None
+) -> Batch:
+    """The batch with every tensor in it changed; `change_other` is for what is neither that nor a container.
+
+    Lists become tuples, and mappings dicts; a named tuple stays one.
+    """
     if isinstance(batch, Tensor):
         return change(batch)
     if isinstance(batch, Mapping):
-        return {name: map_tensors(change, part) for name, part in batch.items()}
+        return {name: map_tensors(change, part, change_other) for name, part in batch.items()}
     if isinstance(batch, tuple | list):
-        return tuple(map_tensors(change, part) for part in batch)
-    return batch
+        parts = [map_tensors(change, part, change_other) for part in batch]
+        return batch._make(parts) if hasattr(batch, "_make") else tuple(parts)
+    return batch if change_other is None else change_other(batch)
 
 
 def batch_size_of(batch: Batch) -> int:
-    """Samples in a batch: the length of the first tensor found in it."""
-    if isinstance(batch, Tensor):
-        return len(batch) if batch.ndim else 1
-    parts = batch.values() if isinstance(batch, Mapping) else batch
-    return next(
-        (batch_size_of(part) for part in parts if isinstance(part, Tensor | Mapping | tuple | list)), 1
-    )
+    """Samples in a batch: the length of the first tensor in it that has one."""
+    return next((len(tensor) for tensor in tensors_of(batch) if tensor.ndim), 1)
 
 
 def _described(batch: Batch) -> str:

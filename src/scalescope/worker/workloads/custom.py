@@ -1,4 +1,5 @@
-"""A user's workload: a function that returns a model, its data and its loss, and optionally an optimizer."""
+"""A user's workload: a function that returns a model, its data and its loss, and optionally an optimizer or a
+step."""
 
 import contextlib
 import importlib
@@ -17,10 +18,14 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from scalescope.catalog.workloads.custom import ARGUMENTS, Custom, missing_function
 from scalescope.errors import BadInput
-from scalescope.worker.training.optimizer_hooks import copy_hooks
-from scalescope.worker.training.step import BuildContext, Data, OptimizerFactory, Workload
+from scalescope.job import Job
+from scalescope.results.provenance import WORKLOAD_FILE, WORKLOAD_SHA256, sha256_of
+from scalescope.worker.training.optimizers import GivenOptimizer, NamedGroup, OptimizerRebuild, named_groups
+from scalescope.worker.training.own_step import arranged, members_of
+from scalescope.worker.training.step import BuildContext, Data, OptimizerFactory, OwnStep, Workload
 
-_EXPECTED = "(model, data, loss) or (model, data, loss, optimizer)"
+_EXPECTED = "(model, data, loss), (model, data, loss, optimizer) or a scalescope.Job"
+_STEP = "step(model, batch, optimizers)"
 
 
 def build(options: Custom, device: torch.device, context: BuildContext) -> Workload:
@@ -31,16 +36,40 @@ def build(options: Custom, device: torch.device, context: BuildContext) -> Workl
     available = dict(zip(ARGUMENTS, values, strict=True))
     arguments = _arguments(reference, factory, available)
     returned = _guarded(reference, lambda: factory(**arguments))
+    job = _job(reference, returned)
+    models = _models(reference, job)
+    _check_parts(reference, models, job)
+    model = job.model if isinstance(job.model, nn.Module) else nn.ModuleDict(_named(job.model))
+    model.to(device)
+    return Workload(
+        model=model,
+        data=_data(job.data),
+        loss=job.loss or _no_loss,
+        make_optimizer=None if job.step else _optimizer_factory(reference, model, job.optimizer),
+        own_step=None if job.step is None else _own_step(reference, model, job),
+        counters=_file_counters(reference),
+    )
+
+
+def _job(reference: str, returned: Any) -> Job:
+    """What a function returned, as a job."""
+    if isinstance(returned, Job):
+        return returned
     if not isinstance(returned, tuple) or len(returned) not in (3, 4):
         raise _bad_input(reference, f"returned {_shape_of(returned)}; expected {_EXPECTED}")
     model, data, loss, *optimizer = returned
-    _check_parts(reference, model, data, loss)
-    return Workload(
-        model=model.to(device),
-        data=_data(data),
-        loss=loss,
-        make_optimizer=_optimizer_factory(reference, model, optimizer[0]) if optimizer else None,
-    )
+    return Job(model=model, data=data, loss=loss, optimizer=optimizer[0] if optimizer else None)
+
+
+def _no_loss(outputs: Any, targets: Any) -> Any:
+    raise BadInput("this workload has a step and no loss")
+
+
+def _file_counters(reference: str) -> dict[str, str]:
+    """The file that the function is in, and its SHA-256; nothing of a module without a file."""
+    file = _file_of(reference.rpartition(":")[0])
+    sha256 = None if file is None else sha256_of(Path(file))
+    return {} if file is None or sha256 is None else {WORKLOAD_FILE: file, WORKLOAD_SHA256: sha256}
 
 
 def _bad_input(reference: str, why: str) -> BadInput:
@@ -182,17 +211,74 @@ def _arguments(reference: str, factory: Callable[..., Any], available: dict[str,
     return {name: available[name] for name in wanted if name in available}
 
 
-def _check_parts(reference: str, model: Any, data: Any, loss: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise _bad_input(reference, f"returned {_shape_of(model)} as model; expected a torch.nn.Module")
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+def _check_parts(reference: str, models: list[nn.Module], job: Job) -> None:
+    data, loss, step = job.data, job.loss, job.step
+    if not any(parameter.requires_grad for model in models for parameter in model.parameters()):
         raise _bad_input(reference, "returned a model without parameters to train")
     if isinstance(data, Mapping | str) or not (hasattr(data, "__getitem__") or hasattr(data, "__iter__")):
         raise _bad_input(reference, f"returned {_shape_of(data)} as data; expected a data set or an iterable")
     if not (hasattr(data, "__len__") or hasattr(data, "__iter__")):
         raise _bad_input(reference, f"returned {_shape_of(data)} as data, which has no __len__")
-    if not callable(loss):
+    if not callable(loss) and (loss is not None or step is None):
         raise _bad_input(reference, f"returned {_shape_of(loss)} as loss; expected a function")
+    if step is not None:
+        _check_step(reference, step)
+
+
+def _models(reference: str, job: Job) -> list[nn.Module]:
+    """The models of a job; several require a step."""
+    if isinstance(job.model, nn.Module):  # a Sequential is a model, not a list of them
+        return [job.model]
+    if job.step is None or not isinstance(job.model, Mapping | tuple | list):
+        why = "a torch.nn.Module" if job.step is None else "a torch.nn.Module, or a dict or tuple of them"
+        raise _bad_input(reference, f"returned {_shape_of(job.model)} as model; expected {why}")
+    models = members_of(job.model)
+    for model in models:
+        if not isinstance(model, nn.Module):
+            raise _bad_input(reference, f"returned {_shape_of(model)} among its models; expected modules")
+    return models
+
+
+def _named(models: Any) -> dict[str, nn.Module]:
+    """Several models by the user's names, or by their position."""
+    named = models.items() if isinstance(models, Mapping) else enumerate(models)
+    return {str(name): model for name, model in named}
+
+
+def _check_step(reference: str, step: Any) -> None:
+    """Refuse a step that cannot be called as one."""
+    if not callable(step):
+        raise _bad_input(reference, f"returned {_shape_of(step)} as step; expected {_STEP}")
+    with contextlib.suppress(ValueError):  # it has no signature
+        try:
+            inspect.signature(step).bind(None, None, None)
+        except TypeError as error:
+            raise _bad_input(reference, f"the step cannot be called as {_STEP}: {error}") from None
+
+
+def _own_step(reference: str, model: nn.Module, job: Job) -> OwnStep:
+    """The user's own step, with the optimizers as strategies need them."""
+    assert job.step is not None
+    optimizers = members_of(job.optimizer)
+    is_several = isinstance(job.optimizer, Mapping | tuple | list)
+    if is_several and (not optimizers or None in optimizers):
+        raise _bad_input(
+            reference, f"returned {_shape_of(job.optimizer)} as optimizer; one of them is missing"
+        )
+    prepared = [_prepared(reference, model, optimizer) for optimizer in optimizers]
+    functions = [optimizer for optimizer in prepared if not isinstance(optimizer, GivenOptimizer)]
+    if is_several and functions and len(optimizers) != len(members_of(job.model)):
+        why = f"returned {len(optimizers)} optimizers, models: {len(members_of(job.model))}"
+        raise _bad_input(reference, f"{why}; with functions of parameters there must be one for each model")
+    return OwnStep(run=job.step, models=job.model, optimizers=arranged(job.optimizer, prepared))
+
+
+def _prepared(reference: str, model: nn.Module, optimizer: Any) -> Any:
+    """An optimizer with the names of its parameters; a function of parameters, or None, as it is."""
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return GivenOptimizer(optimizer=optimizer, groups=_groups(reference, optimizer, model))
+    _check_optimizer(reference, optimizer)
+    return optimizer
 
 
 def _data(data: Any) -> Data:
@@ -213,41 +299,27 @@ def _data(data: Any) -> Data:
 
 
 def _optimizer_factory(reference: str, model: nn.Module, optimizer: Any) -> OptimizerFactory | None:
-    """A function of parameters is used directly; an optimizer is rebuilt for the strategy's parameters."""
-    if optimizer is None:
-        return None
+    """A function of parameters is used directly; an optimizer is built anew for the strategy's parameters."""
     if not isinstance(optimizer, torch.optim.Optimizer):
-        if callable(optimizer):
-            optimizer_factory: OptimizerFactory = optimizer
-            return optimizer_factory
+        _check_optimizer(reference, optimizer)
+        made: OptimizerFactory | None = optimizer
+        return made
+    _groups(reference, optimizer, model)
+    return OptimizerRebuild.of(optimizer, model)
+
+
+def _groups(reference: str, optimizer: torch.optim.Optimizer, model: nn.Module) -> tuple[NamedGroup, ...]:
+    """The groups of an optimizer by name, or whose workload is wrong."""
+    try:
+        return named_groups(optimizer, model)
+    except BadInput as error:
+        raise _bad_input(reference, str(error)) from None
+
+
+def _check_optimizer(reference: str, optimizer: Any) -> None:
+    if optimizer is not None and not callable(optimizer):
         expected = "expected an optimizer or a function that creates one from parameters"
         raise _bad_input(reference, f"returned {_shape_of(optimizer)} as optimizer; {expected}")
-    _check_rebuildable(reference, model, optimizer)
-    kind, group = type(optimizer), optimizer.param_groups[0]
-    options = {
-        name: group[name] for name in inspect.signature(kind).parameters if name in group and name != "params"
-    }
-
-    def make(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
-        rebuilt = kind(parameters, **options)
-        copy_hooks(optimizer, rebuilt)
-        return rebuilt
-
-    return make
-
-
-def _check_rebuildable(reference: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Only an optimizer with one group of all trained parameters can be rebuilt without guessing."""
-    advice = "return a function that creates it from parameters instead"
-    if len(optimizer.param_groups) > 1:
-        why = f"an optimizer with {len(optimizer.param_groups)} parameter groups cannot be rebuilt; {advice}"
-        raise _bad_input(reference, why)
-    held = {id(parameter) for parameter in optimizer.param_groups[0]["params"]}
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    held_count = sum(id(parameter) in held for parameter in trained)
-    if held_count < len(trained):
-        why = f"the optimizer holds {held_count} of the model's {len(trained)} trained parameters; {advice}"
-        raise _bad_input(reference, why)
 
 
 def _shape_of(value: Any) -> str:

@@ -107,6 +107,14 @@ def test_pauses_begin_on_the_rank_that_does_not_wait() -> None:
     assert pauses.gc_share == 0.0
 
 
+def test_where_a_step_of_the_users_own_pauses_is_unknown() -> None:
+    steps = range(9, 100, 10)
+    rank = _rank(0, steps, (_row(step, input=0.0) for step in steps))
+    pauses = periodic_pauses([(rank,)] * 2, on_gpu=False)
+    assert pauses is not None
+    assert (pauses.period, pauses.part) == (10, None)
+
+
 def test_the_hosts_part_shows_pauses_that_noisy_steps_hide() -> None:
     pauses = periodic_pauses([_checkpointing(variation=1.5)], on_gpu=False)
     assert pauses is not None

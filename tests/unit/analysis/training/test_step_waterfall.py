@@ -253,3 +253,29 @@ def test_a_record_gives_the_host_s_time_by_part_where_it_has_it() -> None:
     made = activity_of(simulated_record(3, {}, counters))
     assert (made.rank, made.host_s) == (3, {"input": 0.5, "forward": 1.0})
     assert activity_of(simulated_record(0, {}, {})).host_s == {}
+
+
+def test_a_step_of_the_users_own_is_one_term_beside_its_input() -> None:
+    waterfall = on_cpu(activity(input=0.020), activity(1, input=0.040))
+    assert {term.name: term.time_s.value for term in waterfall.terms} == {
+        waterfalls.INPUT: pytest.approx(0.030),
+        waterfalls.WHOLE: pytest.approx(0.070),
+    }
+    ablated = on_cpu(activity(input=0.020), input_s=saved_by_preloading(0.090))
+    assert ablated.time_s(waterfalls.INPUT) == pytest.approx(0.010)
+    assert total(ablated) == pytest.approx(STEP_S)
+
+
+def test_a_step_of_the_users_own_on_several_ranks_includes_communication() -> None:
+    configuration = make_configuration(ON_CPU.replace(strategy="ddp", world_size=2), STEP_S)
+    waterfall = step_waterfall(configuration, None, (activity(input=0.0),))
+    assert waterfall is not None
+    assert [term.name for term in waterfall.terms] == [waterfalls.WHOLE_AND_EXCHANGE]
+
+
+def test_the_optimizer_of_a_step_without_recorded_parts_is_among_its_kernels() -> None:
+    parts = {step_parts.OTHER_KERNELS: 0.060, step_parts.IDLE_HOST: 0.040}
+    waterfall = on_gpu(parts, without_optimizer=no_update(0.090))
+    assert waterfall.time_s(waterfalls.OPTIMIZER) == pytest.approx(0.010)
+    assert waterfall.time_s(waterfalls.OTHER_KERNELS) == pytest.approx(0.050)
+    assert waterfall.time_s(waterfalls.IDLE_HOST) == pytest.approx(0.040)

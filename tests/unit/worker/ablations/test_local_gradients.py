@@ -11,8 +11,8 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from scalescope.catalog.strategies.ddp import Ddp
-from scalescope.worker.strategies.ddp import wrap
-from scalescope.worker.training.step import Data, Step, Workload
+from scalescope.worker.strategies.ddp import wrap, wrap_own_step
+from scalescope.worker.training.step import Data, OwnStep, Step, Workload
 
 from ..making import CPU, options
 
@@ -72,6 +72,47 @@ def test_as_many_divisions_as_one_rank_inside_ddp(
     assert _divisions(_step(True, kind, **settings)) == normal
     in_place = settings.get("gradient_as_bucket_view", True) and kind is torch.optim.SGD
     assert normal[-1] == (8 if in_place else 0)  # one per parameter
+
+
+def _own_step(without_communication: bool, *, early: bool, set_to_none: bool, **settings: Any) -> Step:
+    """A user's step that clears gradients before its backward, or after its update."""
+
+    def run(model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        loss = model(batch[0]).sum()
+        if early:
+            optimizer.zero_grad(set_to_none=set_to_none)
+        loss.backward()
+        optimizer.step()
+        if not early:
+            optimizer.zero_grad(set_to_none=set_to_none)
+        return loss
+
+    model = nn.Sequential(*(nn.Linear(30, 30) for _ in range(4)))
+    workload = Workload(
+        model=model,
+        data=Data(),
+        loss=lambda output, targets: output.sum(),
+        own_step=OwnStep(run=run, models=model),
+    )
+    card = options(Ddp, **settings)
+    return wrap_own_step(
+        workload, card, CPU, without_communication, lambda parameters: torch.optim.SGD(parameters, lr=0.01)
+    )
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("settings", [{"static_graph": False}, {"gradient_as_bucket_view": False}])
+def test_as_many_divisions_in_a_step_of_the_users_own(
+    settings: dict[str, Any], set_to_none: bool, early: bool
+) -> None:
+    normal = _divisions(_own_step(False, early=early, set_to_none=set_to_none, **settings))
+    silent = _own_step(True, early=early, set_to_none=set_to_none, **settings)
+    assert _divisions(silent) == normal
+    in_place = settings.get("gradient_as_bucket_view", True) and not set_to_none
+    assert normal[-1] == (8 if in_place else 0)  # one per parameter
+    assert silent.counters().keys() == {"no_comm_hook_s_per_step", "no_comm_division_s_per_step"}
 
 
 @pytest.mark.usefixtures("alone")

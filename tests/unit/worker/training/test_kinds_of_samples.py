@@ -1,7 +1,7 @@
 """Feeding: synthetic samples, data sets, streams and ready batches all become one endless stream."""
 
 import os
-from collections import UserDict
+from collections import UserDict, namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -205,6 +205,26 @@ def test_every_tensor_of_a_batch_is_moved() -> None:
     assert to_device(torch.zeros(1), CPU).device == CPU
 
 
+class _Graph:
+    """An object of a library that moves itself."""
+
+    def to(self, device: torch.device) -> tuple[str, torch.device]:
+        return "moved", device
+
+
+def test_batches_of_any_structure_are_moved_and_keep_their_names() -> None:
+    meta = torch.device("meta")
+    pair = namedtuple("pair", "picture label")(torch.zeros(2), "cat")
+    moved = to_device(
+        {"text": "a", "none": None, "deep": [{"x": (torch.zeros(3), 1.5)}, pair, _Graph()]}, meta
+    )
+    assert (moved["text"], moved["none"]) == ("a", None)
+    nested, named, graph = moved["deep"]
+    assert (nested["x"][0].device, nested["x"][1]) == (meta, 1.5)
+    assert (named.picture.device, named.label) == (meta, "cat")
+    assert graph == ("moved", meta)
+
+
 @pytest.mark.parametrize(
     ("batch", "size"),
     [
@@ -214,6 +234,8 @@ def test_every_tensor_of_a_batch_is_moved() -> None:
         (({"ids": torch.zeros(6, 2)}, torch.zeros(6)), 6),
         ((torch.tensor(1.0), torch.tensor(2.0)), 1),
         (("words", "only"), 1),
+        ({"names": ["a", "b"], "scale": torch.tensor(1.0), "more": (None, torch.zeros(7, 2))}, 7),
+        (None, 1),
     ],
 )
 def test_the_first_tensor_gives_the_number_of_samples_in_a_batch(batch: Batch, size: int) -> None:

@@ -1,6 +1,7 @@
 """Custom workloads: what a function may request and return, and how its mistakes are reported."""
 
 import contextlib
+import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from scalescope.catalog.workloads.custom import Custom
 from scalescope.errors import BadInput
+from scalescope.job import Job
 from scalescope.worker.training.step import Workload
 from scalescope.worker.workloads.custom import build
 
@@ -121,8 +123,8 @@ def test_a_function_gets_the_arguments_it_names(monkeypatch: pytest.MonkeyPatch)
         ("raise SystemExit('no')", "line 1: called sys.exit(no)"),
         ("def build(:\n    pass", "line 1: SyntaxError: invalid syntax: def build(:"),
         ("import no_such_thing", "line 1: ModuleNotFoundError: No module named 'no_such_thing'"),
-        ("def build(): return 5", "returned an int; expected (model, data, loss) or ("),
-        ("def build(): pass", "returned None; expected (model, data, loss) or ("),
+        ("def build(): return 5", "returned an int; expected (model, data, loss), ("),
+        ("def build(): pass", "returned None; expected (model, data, loss), ("),
         ("def build(): return 1, 2", "returned a tuple of 2; expected (model, data, loss)"),
         ("def build(): return 1, [], print", "returned an int as model; expected a torch.nn.Module"),
         (
@@ -223,11 +225,11 @@ def test_an_optimizer_is_made_anew_with_its_options(monkeypatch: pytest.MonkeyPa
     given = torch.optim.AdamW(model.parameters(), lr=0.125, betas=(0.5, 0.75), weight_decay=0.25)
     make = _built(monkeypatch, lambda: (model, data, loss, given)).make_optimizer
     assert make is not None
-    made = make(iter([nn.Parameter(torch.zeros(3))]))
-    assert type(made) is torch.optim.AdamW
+    made = make(model.parameters())
+    assert type(made) is torch.optim.AdamW and made is not given
     kept = {name: made.param_groups[0][name] for name in ("lr", "betas", "weight_decay")}
     assert kept == {"lr": 0.125, "betas": (0.5, 0.75), "weight_decay": 0.25}
-    assert made.param_groups[0]["params"][0].shape == (3,)
+    assert made.param_groups[0]["params"] == list(model.parameters())
 
 
 def test_an_optimizer_made_anew_keeps_its_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +240,7 @@ def test_an_optimizer_made_anew_keeps_its_hooks(monkeypatch: pytest.MonkeyPatch)
     given.register_step_post_hook(lambda optimizer, *_: called.append(("after", optimizer)))
     make = _built(monkeypatch, lambda: (model, data, loss, given)).make_optimizer
     assert make is not None
-    made = make(iter([nn.Parameter(torch.zeros(3))]))
+    made = make(model.parameters())
     made.step()
     assert called == [("before", made), ("after", made)]
 
@@ -251,18 +253,87 @@ def test_a_function_that_makes_the_optimizer_is_taken_as_it_is(monkeypatch: pyte
     assert _built(monkeypatch, lambda: (*_parts(), None)).make_optimizer is None
 
 
-def test_an_optimizer_that_cannot_be_made_anew_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_optimizer_of_other_parameters_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model, data, loss = _parts()
-    groups = torch.optim.SGD([{"params": [model.weight]}, {"params": [model.bias], "lr": 1.0}], lr=0.1)
-    part = torch.optim.SGD([model.weight], lr=0.1)
-    for optimizer, why in (
-        (groups, "2 parameter groups"),
-        (part, "1 of the model's 2 trained parameters"),
-    ):
-        with pytest.raises(BadInput, match=why):
-            _built(monkeypatch, lambda optimizer=optimizer: (model, data, loss, optimizer))
-    model.bias.requires_grad_(False)
-    assert _built(monkeypatch, lambda: (model, data, loss, part)).make_optimizer is not None
+    other = torch.optim.SGD(nn.Linear(3, 5).parameters(), lr=0.1)
+    with pytest.raises(BadInput) as caught:
+        _built(monkeypatch, lambda: (model, data, loss, other))
+    assert str(caught.value).startswith(
+        "workload given_module:build: the optimizer SGD holds a parameter of shape (5, 3) that the model "
+    )
+
+
+def _step(model: Any, batch: Any, optimizers: Any) -> Any:
+    return None
+
+
+def test_a_job_without_a_step_is_the_tuple(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data, loss = _parts()
+    given = torch.optim.SGD(model.parameters(), lr=0.5)
+    job = Job(model=model, data=data, loss=loss, optimizer=given)
+    workload = _built(monkeypatch, lambda: job)
+    assert (workload.model, workload.data.samples, workload.loss) == (model, data, loss)
+    assert workload.own_step is None and workload.make_optimizer is not None
+
+
+def test_a_job_may_bring_a_step_several_models_and_their_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
+    models = {"generator": nn.Linear(2, 3), "critic": nn.Linear(3, 1)}
+    optimizers = tuple(torch.optim.SGD(model.parameters(), lr=0.5) for model in models.values())
+    job = Job(model=models, data=[1], optimizer=optimizers, step=_step)
+    workload = _built(monkeypatch, lambda: job)
+    names = [name for name, _ in workload.model.named_parameters()]
+    assert names == ["generator.weight", "generator.bias", "critic.weight", "critic.bias"]
+    assert workload.own_step is not None and workload.own_step.models is models
+    assert [given.optimizer for given in workload.own_step.optimizers] == list(optimizers)
+    assert [group.names for given in workload.own_step.optimizers for group in given.groups] == [
+        ("generator.weight", "generator.bias"),
+        ("critic.weight", "critic.bias"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"step": 5}, "returned an int as step; expected step(model, batch, optimizers)"),
+        (
+            {"step": lambda model, batch: None},
+            "the step cannot be called as step(model, batch, optimizers): ",
+        ),
+        ({"step": None, "loss": None}, "returned None as loss; expected a function"),
+        ({"loss": 5}, "returned an int as loss; expected a function"),
+        ({"model": [nn.Linear(1, 1), 5]}, "returned an int among its models; expected modules"),
+        ({"model": {"a": nn.ReLU()}}, "returned a model without parameters to train"),
+        ({"model": 5}, "returned an int as model; expected a torch.nn.Module, or a dict or tuple of them"),
+        (
+            {"model": (nn.Linear(1, 1),), "step": None, "loss": print},
+            "returned a tuple of 1 as model; expected a torch.nn.Module",
+        ),
+        ({"optimizer": ()}, "returned a tuple of 0 as optimizer; one of them is missing"),
+        (
+            {"optimizer": (torch.optim.SGD, torch.optim.SGD)},
+            "returned 2 optimizers, models: 1; with functions of parameters there must be one for each model",
+        ),
+    ],
+)
+def test_a_mistake_in_a_job_is_reported_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
+) -> None:
+    job = Job(**{"model": nn.Linear(2, 2), "data": [1], "step": _step, **changes})
+    with pytest.raises(BadInput) as caught:
+        _built(monkeypatch, lambda: job)
+    assert str(caught.value).startswith(f"workload given_module:build: {message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_file_of_a_workload_and_its_digest_are_recorded(tmp_path: Path) -> None:
+    Path("package").mkdir()
+    Path("package/__init__.py").write_text("")
+    for file, reference in (("mine.py", "mine.py:build"), ("package/inner.py", "package.inner:build")):
+        Path(file).write_text(_GOOD)
+        assert _build(reference).counters == {
+            "workload_file": str(tmp_path / file),
+            "workload_sha256": hashlib.sha256(_GOOD.encode()).hexdigest(),
+        }
 
 
 def test_the_folder_of_a_workload_comes_first_only_while_it_is_loaded() -> None:

@@ -13,7 +13,7 @@ from scalescope.worker.training.activity.compilation import CompilationWatch
 from scalescope.worker.training.activity.garbage import GarbageWatch
 from scalescope.worker.training.activity.work import BatchWork, by_step, work_counters, work_samples
 from scalescope.worker.training.measurements import Measurements
-from scalescope.worker.training.step import HOST_PARTS, StepWindow
+from scalescope.worker.training.step import StepWindow
 from scalescope.worker.training.warmup import RunSteps
 
 LONG_STEPS = "long_steps"
@@ -28,7 +28,8 @@ class _Timed:
 
     numbers: list[int] = field(default_factory=list)  # from 1 over all steps of the rank
     times_s: list[float] = field(default_factory=list)
-    host_s: list[tuple[float, ...]] = field(default_factory=list)  # by part
+    parts: tuple[str, ...] = ()  # of a step that the host's clock knows
+    host_s: list[tuple[float, ...]] = field(default_factory=list)  # by these parts
     work: list[BatchWork] = field(default_factory=list)
 
 
@@ -49,6 +50,7 @@ class ActivityWatch:
         with self._watching():
             times_s, window = run_steps(count)
         timed.times_s += times_s
+        timed.parts = tuple(window.host_s)
         timed.host_s += _differences(window.host_marks_s)
         timed.work += by_step(window.batch_work)
         return times_s, window
@@ -87,7 +89,7 @@ class ActivityWatch:
         longest = sorted(long, key=lambda step: timed.times_s[step], reverse=True)[:_MOST_LONG_STEPS]
         rows: list[dict[str, float | int | str | None]] = []
         for step in sorted(longest):
-            beyond = zip(HOST_PARTS, timed.host_s[step], usual_parts_s, strict=True)
+            beyond = zip(timed.parts, timed.host_s[step], usual_parts_s, strict=True)
             rows.append(
                 {
                     "step": step,
@@ -104,7 +106,7 @@ class ActivityWatch:
 
 def _differences(marks_s: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
     """The host's time by part in each step, from the sums after each."""
-    before = ((0.0,) * len(HOST_PARTS), *marks_s)
+    before = (*([0.0] * len(mark) for mark in marks_s[:1]), *marks_s)
     return [
         tuple(now - earlier for now, earlier in zip(mark, previous, strict=True))
         for mark, previous in zip(marks_s, before, strict=False)

@@ -21,7 +21,7 @@ class BatchWork(NamedTuple):
 def work_of(batch: Any) -> BatchWork:
     """What a batch holds, wherever it lies: no tensor is read."""
     elements, first, tokens = 0, None, None
-    for tensor in _tensors(batch):
+    for tensor in tensors_of(batch):
         count = tensor.numel()
         elements += count
         first = count if first is None else first
@@ -30,15 +30,16 @@ def work_of(batch: Any) -> BatchWork:
     return BatchWork(elements, first or 0, tokens)
 
 
-def _tensors(batch: Any) -> Iterator[Tensor]:
+def tensors_of(batch: Any) -> Iterator[Tensor]:
+    """All tensors of a batch, from the first."""
     if isinstance(batch, Tensor):
         yield batch
     elif isinstance(batch, Mapping):
         for part in batch.values():
-            yield from _tensors(part)
+            yield from tensors_of(part)
     elif isinstance(batch, tuple | list):
         for part in batch:
-            yield from _tensors(part)
+            yield from tensors_of(part)
 
 
 def by_step(batches: Sequence[tuple[int, BatchWork]]) -> list[BatchWork]:
