@@ -53,11 +53,6 @@ class LaunchSummary:
 
     @property
     def log_rate(self) -> float:
-<<<<<<< HEAD
-        """y = ln(samples ÷ window time): the quantity that statistics are made of; steps where samples are
-        unknown."""
-        return math.log((self.samples or len(self.step_times_s)) / self.window_s)
-=======
         """y = ln(samples ÷ window time): the quantity that statistics are made of; of steps where samples are
         unknown."""
         rate = self.samples_per_s
@@ -67,7 +62,6 @@ class LaunchSummary:
     def log_step_rate(self) -> float:
         """ln(steps ÷ window time)."""
         return -math.log(self.mean_step_s)
->>>>>>> c2
 
     @property
     def mean_step_s(self) -> float:

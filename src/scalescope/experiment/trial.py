@@ -303,11 +303,7 @@ class Trial:
 
     @property
     def given_batch_size(self) -> int:
-<<<<<<< HEAD
         """The batch as it was given: per rank when weak, over all ranks when strong; 0 is unknown."""
-=======
-        """The batch as it was given: per rank when weak, over all ranks when strong; 0 where it is unknown."""
->>>>>>> c2
         given = self.batch_size if self.global_batch_size is None else self.global_batch_size
         return given or 0
 
