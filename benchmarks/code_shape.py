@@ -96,6 +96,7 @@ FUNCTIONS = {
     ("analysis/comm/link_ends.py", "_device_number"): OTHER_PROGRAM,
     ("analysis/comm/pairs.py", "pair_rows"): KEY,
     ("analysis/comm/pairs.py", "_has_pairs"): KEY,
+    ("analysis/commands/script_facts.py", "_suppressed"): KEY,
     ("analysis/memory/forecast.py", "forecast_points"): KEY,
     ("experiment/recordings.py", "timed_training_of"): NAME,
     ("results/traces/rank_trace.py", "<module>"): OTHER_PROGRAM,

@@ -114,7 +114,7 @@ def _scaling(row: ScalingRow) -> Row:
         "mode": row.trial.mode,
         "launches": len(row.configuration.launches),
         "baseline_ranks": row.baseline_ranks,
-        **_estimate("samples_per_s", row.configuration.samples_per_s),
+        **_estimate("samples_per_s", row.configuration.speed),
         **_estimate("mean_step_time_s", row.configuration.step_time_s),
         **_estimate("speedup", row.speedup),
         **_estimate("efficiency", row.efficiency),

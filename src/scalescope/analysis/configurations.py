@@ -24,6 +24,7 @@ from scalescope.quantities import percent
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.result import Result, undisturbed
 
+SAMPLES, STEPS, TOKENS = "samples", "steps", "tokens"
 _UNSTABLE_CV = 0.03
 _CLOCKS_MOVED = 0.02
 _DRIFT_SPAN_S = 120.0
@@ -53,23 +54,64 @@ class Configuration:
         return any(load.is_present for load in self.loads)
 
     @property
+    def knows_samples(self) -> bool:
+        """Whether the samples of every launch are known; those of a command may not be."""
+        return all(launch.samples is not None for launch in self.launches)
+
+    @property
     def log_rates(self) -> list[float]:
+        """Of samples per second; of steps where samples are unknown."""
+        if not self.knows_samples:
+            return self.log_step_rates
         return [launch.log_rate for launch in self.launches]
+
+    @property
+    def log_step_rates(self) -> list[float]:
+        return [launch.log_step_rate for launch in self.launches]
 
     @property
     def mean_steps_s(self) -> list[float]:
         return [launch.mean_step_s for launch in self.launches]
 
     @property
-    def samples_per_s(self) -> Estimate:
+    def speed(self) -> Estimate:
+        """`unit` per second."""
         return mean_of_logs(self.log_rates)
+
+    @property
+    def unit(self) -> str:
+        """What is counted: samples as the workload calls them; of a command samples or tokens, as its model's
+        input shows, or steps where it does not."""
+        if not self.knows_samples:
+            return STEPS
+        if self.trial.is_command:
+            return self.trial.options(self.trial.workload_card).observed_unit or SAMPLES
+        return str(self.trial.workload_card.unit)
+
+    @property
+    def samples_per_s(self) -> Estimate | None:
+        """None where samples are unknown."""
+        return self.speed if self.knows_samples else None
+
+    @property
+    def samples_per_step(self) -> float | None:
+        """Of all ranks, as they were counted; None is unknown."""
+        steps = sum(len(launch.step_times_s) for launch in self.launches)
+        counts = [launch.samples for launch in self.launches if launch.samples is not None]
+        return sum(counts) / steps if self.knows_samples else None
 
     @property
     def tokens_per_s(self) -> float | None:
         """Tokens through all ranks, padding included; None where samples are no text."""
-        workload = self.trial.options(self.trial.workload_card)
-        tokens = workload.tokens_per_sample()
-        return None if tokens is None else float(tokens * self.samples_per_s.value)
+        if self.unit == TOKENS:
+            return self.speed.value
+        tokens = self.trial.options(self.trial.workload_card).tokens_per_sample()
+        return None if tokens is None or not self.knows_samples else float(tokens * self.speed.value)
+
+    @property
+    def wrapper(self) -> str | None:
+        """What wraps the model of a command; None is unknown."""
+        return self.launches[0].wrapper
 
     @property
     def epochs(self) -> tuple[Epoch, ...]:
@@ -107,7 +149,9 @@ class Configuration:
         """Operations of the model itself that one rank does in a second; None where they are not known."""
         workload = self.trial.options(self.trial.workload_card)
         flops = workload.flops_per_sample() or self.launches[0].flops_per_sample
-        return None if flops is None else float(flops * self.samples_per_s.value / self.trial.world_size)
+        if flops is None or not self.knows_samples:
+            return None
+        return float(flops * self.speed.value / self.trial.world_size)
 
     @property
     def mfu(self) -> float | None:
@@ -128,7 +172,7 @@ class Configuration:
     def instabilities(self) -> list[str]:
         """Why this result is uncertain; empty where there is no reason for doubt."""
         reasons = []
-        spread = coefficient_of_variation([launch.samples_per_s for launch in self.launches])
+        spread = coefficient_of_variation([math.exp(rate) for rate in self.log_rates])
         if spread is not None and spread > _UNSTABLE_CV:
             limit = percent(_UNSTABLE_CV)
             reasons.append(f"launches differ by {spread * 100:.1f} % (CV; above {limit} is noisy)")
@@ -196,10 +240,8 @@ class Configuration:
 
     def _short_batches(self) -> list[str]:
         """Whether steps worked on fewer samples than asked for; a data set may have no more."""
-        steps = sum(len(launch.step_times_s) for launch in self.launches)
-        samples = sum(launch.samples for launch in self.launches)
-        mean, asked = samples / steps, self.trial.samples_per_step
-        if mean > asked * (1.0 - _SHORT):
+        mean, asked = self.samples_per_step, self.trial.samples_per_step
+        if mean is None or self.trial.is_command or mean > asked * (1.0 - _SHORT):
             return []
         return [f"steps had {mean:.0f} samples on average instead of {asked}: the data's batches are smaller"]
 
@@ -218,6 +260,14 @@ class Configuration:
             return False
         trend = slope(times, self.log_rates)
         return trend is not None and trend.low is not None and trend.low * (trend.high or 0.0) > 0.0
+
+
+def comparable_log_rates(left: Configuration, right: Configuration) -> tuple[list[float], list[float]]:
+    """The logarithms of the speeds of two configurations: of samples, or of steps where one of them does not
+    know its samples, or counts something else."""
+    if left.unit == right.unit:
+        return left.log_rates, right.log_rates
+    return left.log_step_rates, right.log_step_rates
 
 
 def configurations(results: Iterable[Result]) -> tuple[Configuration, ...]:

@@ -44,8 +44,9 @@ class KnownLaunch:
     def step_of(self, trial: Trial) -> float:
         """What a step of another batch, or of another size of this workload, takes in proportion."""
         assert self.step_s is not None
-        if has_unknown_steps(trial):
-            return self.step_s * trial.rank_batch_size / self.trial.rank_batch_size
+        if has_unknown_steps(trial) or trial.is_command:
+            samples, known_samples = trial.rank_batch_size, self.trial.rank_batch_size
+            return self.step_s * (samples / known_samples if samples and known_samples else 1.0)
         known = _counted_step_s(self.trial)
         return self.step_s * (_counted_step_s(trial) / known if known else 1.0)
 
@@ -148,7 +149,7 @@ class LaunchDurations:
 def _most_similar(trial: Trial, launches: Sequence[KnownLaunch]) -> list[KnownLaunch]:
     """The launches of the same workload and world size, else of the same workload, else of the same kind."""
     kind = [launch for launch in launches if _kind(launch.trial) == _kind(trial)]
-    if has_unknown_steps(trial):  # launches of other workloads say nothing about it
+    if has_unknown_steps(trial) or trial.is_command:  # launches of other workloads say nothing about it
         kind = [launch for launch in kind if _workload(launch.trial) == _workload(trial)]
     job = [launch for launch in kind if _workload(launch.trial) == _workload(trial)]
     return [launch for launch in job if launch.trial.world_size == trial.world_size] or job or kind
@@ -159,6 +160,9 @@ def _kind(trial: Trial) -> tuple[str, str]:
 
 
 def _workload(trial: Trial) -> str | None:
+    """The workload, or the command itself."""
+    if trial.is_command:
+        return trial.command
     return trial.workload if trial.has_strategy else None
 
 
@@ -192,7 +196,8 @@ def estimated_launch_s(trial: Trial, step_s: float | None = None) -> float:
 
 def _start_s(trial: Trial) -> float:
     """Seconds until the ranks of a launch make steps."""
-    return _LAUNCH_S[trial.device] * max(1, trial.world_size // 2) + (_FRESH_S if trial.env else 0.0)
+    is_fresh = bool(trial.env) or trial.is_command
+    return _LAUNCH_S[trial.device] * max(1, trial.world_size // 2) + (_FRESH_S if is_fresh else 0.0)
 
 
 def _forecasts(trial: Trial) -> int:

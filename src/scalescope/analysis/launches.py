@@ -9,6 +9,7 @@ from scalescope.analysis.epochs import Epoch, epochs_of
 from scalescope.analysis.stability import drifting_ranks
 from scalescope.analysis.telemetry import TelemetrySummary, telemetry_summary
 from scalescope.experiment.trial import Trial
+from scalescope.results.ranks.attach_job import OBSERVED
 from scalescope.results.result import RankRecord, Result
 
 _OUTLIER_MADS = 10 * 1.4826  # MAD times 1.4826 estimates a standard deviation
@@ -22,7 +23,7 @@ class LaunchSummary:
 
     step_times_s: tuple[float, ...]
     window_s: float
-    samples: int
+    samples: int | None  # None is unknown, which it is of some commands
     started_s: float
     rank_means_s: tuple[float, ...]  # of each rank by itself: they differ where nothing makes them wait
     drifting_ranks: tuple[int, ...]  # whose steps changed during the window beyond their own noise
@@ -34,6 +35,7 @@ class LaunchSummary:
     warmup_losses: tuple[float, ...] | None = None  # of all steps before; None where they were not recorded
     warmup_steps: int | None = None
     own_optimizer: str | None = None  # what an own workload brought along; the settings did not decide then
+    wrapper: str | None = None  # of a command's model: ddp, fsdp2, fsdp1, deepspeed or none; None is unknown
     peak_memory_bytes: int | None = None  # of the rank that took most; None where it was not counted
     flops_per_sample: float | None = None  # counted by the ranks, where no formula knows
     telemetry: TelemetrySummary = field(default_factory=TelemetrySummary)
@@ -46,13 +48,20 @@ class LaunchSummary:
     hosts: tuple[str, ...] = ()  # of each rank
 
     @property
-    def samples_per_s(self) -> float:
-        return self.samples / self.window_s
+    def samples_per_s(self) -> float | None:
+        return None if self.samples is None else self.samples / self.window_s
 
     @property
     def log_rate(self) -> float:
-        """y = ln(samples ÷ window time): the quantity that statistics are made of."""
-        return math.log(self.samples_per_s)
+        """y = ln(samples ÷ window time): the quantity that statistics are made of; of steps where samples are
+        unknown."""
+        rate = self.samples_per_s
+        return self.log_step_rate if rate is None else math.log(rate)
+
+    @property
+    def log_step_rate(self) -> float:
+        """ln(steps ÷ window time)."""
+        return -math.log(self.mean_step_s)
 
     @property
     def mean_step_s(self) -> float:
@@ -79,6 +88,7 @@ def summarise(result: Result) -> LaunchSummary:
         warmup_losses=_losses(result, "warmup_loss") or None,
         warmup_steps=len(result.ranks[0].samples.get("warmup_step_time_s", ())) or None,
         own_optimizer=_own_optimizer(result),
+        wrapper=_wrapper(result),
         peak_memory_bytes=_peak_memory(result),
         epochs=epochs_of(result),
         flops_per_sample=_flops_per_sample(result),
@@ -90,12 +100,16 @@ def summarise(result: Result) -> LaunchSummary:
     )
 
 
-def _samples(result: Result, trial: Trial, steps: int) -> int:
-    """Samples in the window: counted where the last batch of an epoch was smaller, else calculated."""
+def _samples(result: Result, trial: Trial, steps: int) -> int | None:
+    """Samples in the window: as the user of a command says; counted where the last batch of an epoch was
+    smaller, or by a command; else calculated. None where a command does not show them."""
+    of_one_rank = trial.options(trial.workload_card).samples_per_step if trial.is_command else None
+    if of_one_rank is not None:
+        return int(steps * of_one_rank * trial.world_size)
     counted = [record.counters.get("measured_samples") for record in result.ranks]
     if all(isinstance(count, int) for count in counted):
-        return sum(int(count or 0) for count in counted) * trial.replicas // trial.world_size
-    return steps * trial.samples_per_step
+        return sum(int(count or 0) for count in counted) * trial.replicas // trial.world_size or None
+    return None if trial.is_command else steps * trial.samples_per_step
 
 
 def _outliers(steps: tuple[float, ...], per_rank: list[list[float]]) -> tuple[tuple[int | None, int], ...]:
@@ -154,6 +168,9 @@ def _matmul_rate(result: Result) -> float | None:
 
 
 def _losses(result: Result, name: str) -> tuple[float, ...]:
+    """The mean over ranks; of a command with something removed, losses mean nothing."""
+    if result.trial.is_command and result.trial.is_ablation:
+        return ()
     per_rank = [record.samples.get(name, []) for record in result.ranks]
     return tuple(statistics.fmean(step) for step in zip(*per_rank, strict=True)) if all(per_rank) else ()
 
@@ -170,5 +187,14 @@ def _flops_per_sample(result: Result) -> float | None:
 
 
 def _own_optimizer(result: Result) -> str | None:
-    names = {record.counters.get("own_optimizer") for record in result.ranks} - {None}
-    return str(min(names, key=str)) if names else None
+    return _text(result, "own_optimizer") or _text(result, f"{OBSERVED}optimizers")
+
+
+def _wrapper(result: Result) -> str | None:
+    return _text(result, f"{OBSERVED}wrapper")
+
+
+def _text(result: Result, name: str) -> str | None:
+    """A counter that all ranks should agree in."""
+    texts = {record.counters.get(name) for record in result.ranks} - {None}
+    return str(min(texts, key=str)) if texts else None

@@ -14,6 +14,7 @@ from scalescope.experiment.identity import identity
 
 Card = TypeVar("Card")
 Value = Any  # a Scalar, or for `env` a mapping of names to values
+SCRIPT = "script"  # in place of what a training command decides by itself
 # Settings that remove one thing from a job, and how labels name them.
 ABLATIONS = {
     "without_communication": "no communication",
@@ -39,10 +40,15 @@ class Trial:
         return owner(**{setting.name: self.value(setting) for setting in settings_of(owner)})
 
     def value(self, setting: Setting) -> Value:
-        """A setting's value; what a run from before the setting existed did is its neutral value."""
-        if setting.name in self.settings or isinstance(setting.neutral, Unset):
+        """A setting's value; what a run from before the setting existed did is its neutral value.
+
+        What a command decides by itself has no value in its trial; code that needs one gets the default.
+        """
+        if setting.name in self.settings:
             return self.settings[setting.name]
-        return setting.neutral
+        if not isinstance(setting.neutral, Unset):
+            return setting.neutral
+        return setting.default_for(self.device) if self.is_command else self.settings[setting.name]
 
     # The settings that other layers ask for, typed; where a run lacks a setting, its neutral value.
 
@@ -154,7 +160,7 @@ class Trial:
     @property
     def is_command(self) -> bool:
         """Whether a command that trains by itself is launched."""
-        return self.has_strategy and bool(self.workload_card.is_command)
+        return self.settings.get("workload") == "command"
 
     @property
     def command(self) -> str:
@@ -185,11 +191,13 @@ class Trial:
 
     @property
     def precision(self) -> str:
-        return str(self.settings["precision"])
+        """The number format of matrix products; `script` where a command decides."""
+        return str(self.settings["precision"]) if not self.is_command else SCRIPT
 
     @property
     def optimizer(self) -> str:
-        return str(self.settings["optimizer"])
+        """The optimizer; `script` where a command decides."""
+        return str(self.settings["optimizer"]) if not self.is_command else SCRIPT
 
     @property
     def num_workers(self) -> int | None:
@@ -295,32 +303,37 @@ class Trial:
 
     @property
     def given_batch_size(self) -> int:
-        """The batch as it was given: per rank when weak, over all ranks when strong."""
+        """The batch as it was given: per rank when weak, over all ranks when strong; 0 is unknown."""
         given = self.batch_size if self.global_batch_size is None else self.global_batch_size
-        assert given is not None  # one of the two is always given
-        return given
+        return given or 0
 
     @property
     def rank_batch_size(self) -> int:
-        """Samples one replica works on in an optimizer step, whichever way the batch was given."""
+        """Samples one replica works on in an optimizer step, whichever way the batch was given.
+
+        What a command was observed to do counts more than what it was given: it may accumulate, for
+        instance. 0 is unknown, as the batch of a command is before it has run (`has_known_batch`).
+        """
+        observed = self._whole("observed_batch_size")
+        if observed is not None:
+            return observed
         if self.global_batch_size is not None:
             return self.global_batch_size // self.replicas
-        assert self.batch_size is not None  # one of the two is always given
-        return self.batch_size * self.accumulation_steps
+        return (self.batch_size or 0) * self.accumulation_steps
 
     @property
     def micro_batch_size(self) -> int:
-        """Samples of one forward pass."""
+        """Samples of one forward pass; of a command, of one step."""
         return self.rank_batch_size // self.accumulation_steps
 
     @property
     def samples_per_step(self) -> int:
-        """Samples of one optimizer step over all ranks."""
+        """Samples of one optimizer step over all ranks; 0 where the batch is unknown."""
         return self.rank_batch_size * self.replicas
 
     @property
     def mode(self) -> str:
-        """`strong` when more ranks share the same work, `weak` when each brings its own."""
+        """`strong` when more ranks share the same work, `weak` when each brings its own, or nobody knows."""
         fixed = self.global_batch_size is not None
         return "strong" if fixed or self.replicas < self.world_size else "weak"
 
@@ -349,9 +362,18 @@ class Trial:
         if not self.has_strategy:
             where = "" if self.ranks_among == "all" else f" ({self.ranks_among})"
             return f"{self._ranks_label}{where}, {self.dtype}"
+        parts = [self.job_label_without_batch, *self._batch_label]
+        return ", ".join((*parts, *(text for name, text in ABLATIONS.items() if name in self.ablations)))
+
+    @property
+    def _batch_label(self) -> tuple[str, ...]:
+        """The batch in words, where it is known, and the values of a command's own placeholders."""
+        varied = tuple(f"{name} {value}" for name, value in self.varied.items())
+        if not self.has_known_batch:
+            return varied
+        unit = " tokens" if self.settings.get("observed_unit") == "tokens" else ""
         shared = " in all" if self.replicas < self.world_size else ""
-        job = f"{self.job_label_without_batch}, batch {self.rank_batch_size}{shared}"
-        return ", ".join((job, *(text for name, text in ABLATIONS.items() if name in self.ablations)))
+        return (*varied, f"batch {self.rank_batch_size}{unit}{shared}")
 
     @property
     def job_label_without_batch(self) -> str:

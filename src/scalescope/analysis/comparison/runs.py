@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scalescope.analysis.collectives import CollectiveRow, collective_rows
-from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.configurations import Configuration, comparable_log_rates, configurations
 from scalescope.analysis.run_spread import RunSpread
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.verdicts import (
@@ -225,7 +225,7 @@ def judged_pairs(
     pairs: Sequence[Pair], threshold: float, spread: RunSpread = NO_SPREAD
 ) -> tuple[ComparedConfig, ...]:
     """All verdicts; the more configurations, the more sure each claim must be."""
-    rates = [(after.log_rates, before.log_rates) for before, after in pairs]
+    rates = [comparable_log_rates(after, before) for before, after in pairs]
     comparing = Comparing(threshold, comparisons_of(rates))
     return tuple(
         _judged(pair, judgement, comparing, spread)
@@ -303,7 +303,7 @@ def more_launches_would_decide(judged: ComparedConfig) -> bool:
 
 def half_width_left(judged: ComparedConfig) -> float:
     """The half width that very many launches of the new run would leave."""
-    rates = judged.after.log_rates, judged.before.log_rates
+    rates = comparable_log_rates(judged.after, judged.before)
     return half_width_at_most(rates, judged.comparing, judged.spread)
 
 

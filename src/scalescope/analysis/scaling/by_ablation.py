@@ -107,18 +107,10 @@ class _Chain:
                 for name in (CONTENTION, STRAGGLERS, COMMUNICATION)
             ]
         contention = _difference(cost.typical_s, wrapped)
-        parts = [Part(name=CONTENTION, time_s=contention, reason=_NOT_WRAPPED)]
-        unseparated: tuple[str, ...] = ()
-        if cost.delay_s is None:
-            unseparated = (STRAGGLERS,)
-        else:
-            parts.append(Part(name=STRAGGLERS, time_s=cost.delay_s))
-        if cost.random_skew_s is None:
-            unseparated = (*unseparated, RANDOM_SKEW)
-        else:
-            parts.append(Part(name=RANDOM_SKEW, time_s=cost.random_skew_s, includes=unseparated))
-            unseparated = ()
-        return [*parts, Part(name=COMMUNICATION, time_s=cost.communication_s, includes=unseparated)]
+        return [
+            Part(name=CONTENTION, time_s=contention, reason=_NOT_WRAPPED),
+            *parts_after_contention(cost),
+        ]
 
     def _smaller_batch(self) -> Estimate | None:
         """What a rank's share of the batch takes alone, beyond its share of the time."""
@@ -133,6 +125,22 @@ class _Chain:
         many = difference_between(self._full.mean_steps_s, self._fed.mean_steps_s)
         alone = difference_between(self._share_as_fed.mean_steps_s, self._share.mean_steps_s)
         return difference(many, alone)
+
+
+def parts_after_contention(cost: CommunicationCost) -> list[Part]:
+    """A slow rank, random skew and communication, as far as they are separated."""
+    parts = []
+    unseparated: tuple[str, ...] = ()
+    if cost.delay_s is None:
+        unseparated = (STRAGGLERS,)
+    else:
+        parts.append(Part(name=STRAGGLERS, time_s=cost.delay_s))
+    if cost.random_skew_s is None:
+        unseparated = (*unseparated, RANDOM_SKEW)
+    else:
+        parts.append(Part(name=RANDOM_SKEW, time_s=cost.random_skew_s, includes=unseparated))
+        unseparated = ()
+    return [*parts, Part(name=COMMUNICATION, time_s=cost.communication_s, includes=unseparated)]
 
 
 def _steps(configuration: Configuration | None) -> list[float] | None:

@@ -41,7 +41,9 @@ def waterfall_by_trace(
 ) -> Waterfall | None:
     """The waterfall of recorded ranks; None where they, or one rank alone, were not recorded."""
     share = at_per_rank_batch(full.trial)
-    wrapped = by_trial.get(with_preloaded_input(share.on_one_rank()).trial_id)
+    wrapped = None  # a command on one rank is plain training, whether it is wrapped or not
+    if not full.trial.is_command:
+        wrapped = by_trial.get(with_preloaded_input(share.on_one_rank()).trial_id)
     alone = by_trial.get(with_preloaded_input(single_rank_baseline(share)).trial_id)
     fed = by_trial.get(with_preloaded_input(full.trial).trial_id)
     reference = wrapped if wrapped is not None and wrapped.recorded else alone

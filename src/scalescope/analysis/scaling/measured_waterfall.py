@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.scaling.by_ablation import waterfall_by_ablation
+from scalescope.analysis.scaling.by_command import waterfall_of_command
 from scalescope.analysis.scaling.by_trace import waterfall_by_trace, waterfall_of_pipeline
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, Waterfall
 from scalescope.experiment.ablations import single_rank_baseline
@@ -18,7 +19,8 @@ def waterfall_of(full: Configuration, by_trial: Mapping[str, Configuration]) -> 
     if trial.replicas < trial.world_size:  # the ranks share one batch
         parts = trial.strategy_card.parts_of_a_step(trial.rank_batch_size, trial.world_size, trial.settings)
         return None if parts is None else waterfall_of_pipeline(full, plain, parts)
-    by_ablation = waterfall_by_ablation(full, plain, by_trial)
+    make = waterfall_of_command if trial.is_command else waterfall_by_ablation
+    by_ablation = make(full, plain, by_trial)
     communication = by_ablation.term(COMMUNICATION)
     if communication is not None and communication.time_s is not None:
         return by_ablation

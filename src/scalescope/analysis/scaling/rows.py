@@ -1,10 +1,12 @@
 """Scaling: speedup, efficiency, communication and what Amdahl's law makes of them."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.scaling.by_command import AGREES
 from scalescope.analysis.scaling.communication import communication_cost
 from scalescope.analysis.scaling.measured_waterfall import waterfall_of
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, Waterfall, scaled
@@ -113,19 +115,12 @@ class ScalingRow:
 def scaling_rows(configurations: Iterable[Configuration]) -> tuple[ScalingRow, ...]:
     """All rows that have a baseline, ordered by what was varied and then by ranks."""
     all_of_them = list(configurations)
-    shares = _shares(all_of_them)
-    measured = [configuration for configuration in all_of_them if not configuration.trial.is_ablation]
-    measured = [
-        configuration
-        for configuration in measured
-        if configuration.trial.world_size > 1 or _global_batch(configuration) not in shares
-    ]
-    kinds: dict[str, list[Configuration]] = {}
-    for configuration in measured:
-        kinds.setdefault(_kind(configuration.trial), []).append(configuration)
+    measured = _measured(all_of_them)
     known, asked = _by_trial(all_of_them), _by_trial(measured)
     rows = []
-    for same_kind in kinds.values():
+    for same_kind in _kinds(measured):
+        if _why_not_comparable(same_kind) is not None:
+            continue
         for configuration in same_kind:
             if not _is_wrapped_single(configuration, same_kind):
                 rows.append(_row(configuration, same_kind, asked, known))
@@ -134,11 +129,70 @@ def scaling_rows(configurations: Iterable[Configuration]) -> tuple[ScalingRow, .
     return tuple(sorted(rows, key=lambda row: (_kind_order(row.trial), row.batch, row.ranks)))
 
 
+def _measured(configurations: Sequence[Configuration]) -> list[Configuration]:
+    """What rows are about: not what only explains other rows."""
+    shares = _shares(configurations)
+    return [
+        configuration
+        for configuration in configurations
+        if not configuration.trial.is_ablation
+        and (configuration.trial.world_size > 1 or _global_batch(configuration) not in shares)
+    ]
+
+
+def _kinds(measured: Iterable[Configuration]) -> list[list[Configuration]]:
+    kinds: dict[str, list[Configuration]] = {}
+    for configuration in measured:
+        kinds.setdefault(_kind(configuration.trial), []).append(configuration)
+    return list(kinds.values())
+
+
+UNKNOWN_SAMPLES: Final = "unknown samples"
+OTHER_SAMPLES: Final = "other samples"  # neither as many per rank on all world sizes, nor in total
+NotComparable = Literal["unknown samples", "other samples"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotCompared:
+    """A command on several numbers of ranks whose speeds say nothing about scaling."""
+
+    reason: NotComparable
+    members: tuple[Configuration, ...]  # by number of ranks
+
+
+def not_compared(configurations: Iterable[Configuration]) -> tuple[NotCompared, ...]:
+    """The commands of which there are no rows, and why."""
+    kinds = _kinds(_measured(list(configurations)))
+    reasons = [(_why_not_comparable(same_kind), same_kind) for same_kind in kinds]
+    return tuple(
+        NotCompared(
+            reason=reason, members=tuple(sorted(same_kind, key=lambda member: member.trial.world_size))
+        )
+        for reason, same_kind in reasons
+        if reason is not None
+    )
+
+
+def _why_not_comparable(same_kind: Sequence[Configuration]) -> NotComparable | None:
+    """Why there are no rows of a command; None where there are."""
+    commands = [configuration for configuration in same_kind if configuration.trial.is_command]
+    samples = [configuration.samples_per_step for configuration in commands]
+    known = [count for count in samples if count is not None]
+    if len(known) < len(commands) or not all(member.trial.has_known_batch for member in commands):
+        return UNKNOWN_SAMPLES
+    per_rank = [count / member.trial.world_size for count, member in zip(known, commands, strict=True)]
+    return None if _agree(per_rank) or _agree(known) else OTHER_SAMPLES
+
+
+def _agree(counts: Sequence[float]) -> bool:
+    return not counts or max(counts) - min(counts) <= AGREES * max(counts)
+
+
 def _by_trial(configurations: list[Configuration]) -> dict[str, Configuration]:
     return {configuration.trial.trial_id: configuration for configuration in configurations}
 
 
-def _shares(configurations: list[Configuration]) -> set[int | None]:
+def _shares(configurations: Sequence[Configuration]) -> set[int | None]:
     """Parts of global batches that one rank was measured with only to explain other rows."""
     several = [
         configuration
@@ -186,6 +240,8 @@ def _wrapped_one_rank(
     configuration: Configuration, same_kind: list[Configuration], asked: dict[str, Configuration]
 ) -> Configuration | None:
     """DDP on one rank with the same settings; beside a plain one-rank run, any of its kind."""
+    if configuration.trial.is_command:
+        return None
     if configuration.trial.is_wrapped:
         return asked.get(configuration.trial.on_one_rank().trial_id)
     others = (other for other in same_kind if other is not configuration)

@@ -22,6 +22,7 @@ CONTENTION = "contention"
 STRAGGLERS = "stragglers"
 RANDOM_SKEW = "random skew"
 COMMUNICATION = "communication"
+BETWEEN_RANKS = "between ranks"  # contention, stragglers and communication, where nothing separates them
 INPUT = "input"
 # Terms that only a trace gives.
 WAITING = "waiting for peers"
@@ -38,6 +39,7 @@ EXCHANGE = "exchange between stages"
 TERMS = (
     SMALLER_BATCH, WRAPPER, CONTENTION, STRAGGLERS, RANDOM_SKEW, COMMUNICATION, INPUT, WAITING,
     SLOWED_COMPUTE, COPIES, IDLE_HOST, IDLE_INPUT, IDLE_QUEUED, MICROBATCHES, IMBALANCE, BUBBLE, EXCHANGE,
+    BETWEEN_RANKS,
 )  # fmt: skip
 DELIVERED = "delivered"
 NOT_SIGNIFICANT = "not significant"
@@ -59,6 +61,7 @@ class Term:
     lost: Estimate | None
     reason: str | None = None  # why it is unknown
     includes: tuple[str, ...] = ()  # other terms that could not be separated from it
+    merged_because: str | None = None  # why not, where no launch of this job could do it
 
     @property
     def significance(self) -> Significance:
@@ -181,12 +184,19 @@ class Part:
     time_s: Estimate | None
     reason: str | None = None
     includes: tuple[str, ...] = ()
+    merged_because: str | None = None
 
     def term(self, ranks_per_s: float) -> Term:
         """`ranks_per_s` is the speed that a second of the step costs."""
         lost = None if self.time_s is None else scaled(self.time_s, ranks_per_s)
-        reason = self.reason if self.time_s is None else None
-        return Term(name=self.name, time_s=self.time_s, lost=lost, reason=reason, includes=self.includes)
+        return Term(
+            name=self.name,
+            time_s=self.time_s,
+            lost=lost,
+            reason=self.reason if self.time_s is None else None,
+            includes=self.includes,
+            merged_because=None if self.time_s is None else self.merged_because,
+        )
 
 
 def built_waterfall(

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from scalescope.results.ranks.attach_job import OBSERVED
 from scalescope.results.result import RankRecord
 
 _LOADER = "loader/"
@@ -73,7 +74,7 @@ def loading_of(records: Iterable[RankRecord]) -> LoaderFacts | None:
 def _facts_of(record: RankRecord) -> LoaderFacts | None:
     counters = record.counters
     if "loader_s" not in counters:
-        return None
+        return _of_command(record)
     return LoaderFacts(
         rank=record.rank,
         wait_s=_number(counters, "loader_s"),
@@ -91,6 +92,22 @@ def _facts_of(record: RankRecord) -> LoaderFacts | None:
         batch_bytes=_whole(counters, f"{_LOADER}batch_bytes"),
         shm_bytes=_whole(counters, f"{_LOADER}shm_bytes"),
         shm_free_bytes=_whole(counters, f"{_LOADER}shm_free_bytes"),
+    )
+
+
+def _of_command(record: RankRecord) -> LoaderFacts | None:
+    """The DataLoader that was observed in a command; None where there is none."""
+    counters = record.counters
+    if not counters.get(f"{OBSERVED}loader"):
+        return None
+    return LoaderFacts(
+        rank=record.rank,
+        wait_s=_number(counters, "host/input_s"),
+        prepare_s=_number(counters, f"{_LOADER}prepare_s"),
+        collate_s=_number(counters, f"{_LOADER}collate_s"),
+        cpu_s=_number(counters, f"{_LOADER}cpu_s"),
+        workers=_whole(counters, f"{OBSERVED}loader_workers"),
+        cores=_whole(counters, f"{_LOADER}cores"),
     )
 
 

@@ -1,0 +1,95 @@
+"""Script facts: how the steps and samples of a training command were counted, and what was changed in it."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from scalescope.experiment.trial import Trial
+from scalescope.results.ranks.attach_job import OBSERVED, REMAINING, SUPPRESSED
+from scalescope.results.result import RankRecord, Result
+
+OPTIMIZER_STEPS = "optimizer steps"  # how a rank says that it counts these
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptFacts:
+    """What the launches of one command showed; None is unknown."""
+
+    trial: Trial  # of the most ranks
+    step_from: str | None = None  # what counts as a step
+    optimizers: str | None = None
+    events_per_step: int | None = None  # optimizer steps that make a step
+    micro_batches: int | None = None  # forward passes of a step
+    samples_from: str | None = None  # where their number comes from
+    skipped_steps: int = 0  # that a GradScaler left out, in the launch with most of them
+    suppressed: Mapping[str, int] = field(default_factory=dict)  # calls left out, most of any launch
+    remaining: tuple[str, ...] = ()  # what still communicates in launches without communication
+
+    @property
+    def command(self) -> str:
+        return self.trial.command
+
+    @property
+    def counts_optimizer_steps(self) -> bool:
+        return self.step_from == OPTIMIZER_STEPS
+
+
+def script_facts(results: Iterable[Result]) -> tuple[ScriptFacts, ...]:
+    """The facts of every command among launches that ended well."""
+    commands: dict[str, list[Result]] = {}
+    for result in results:
+        if result.status == "ok" and result.ranks and result.trial.is_command:
+            commands.setdefault(result.trial.command, []).append(result)
+    return tuple(map(_facts, commands.values()))
+
+
+def _facts(launches: list[Result]) -> ScriptFacts:
+    normal = [launch for launch in launches if not launch.trial.is_ablation] or launches
+    largest = max(normal, key=lambda launch: launch.trial.world_size)
+    first = largest.ranks[0]
+    return ScriptFacts(
+        trial=largest.trial,
+        step_from=_text(first, "step_from"),
+        optimizers=_text(first, "optimizers"),
+        events_per_step=_whole(first, "events_per_step"),
+        micro_batches=_whole(first, "micro_batches"),
+        samples_from=_text(first, "samples_from"),
+        skipped_steps=max(
+            _whole(record, "skipped_steps") or 0 for launch in launches for record in launch.ranks
+        ),
+        suppressed=_suppressed(launches),
+        remaining=_remaining(launches),
+    )
+
+
+def _suppressed(launches: list[Result]) -> dict[str, int]:
+    most: Counter[str] = Counter()
+    for launch in launches:
+        calls: Counter[str] = Counter()
+        for record in launch.ranks:
+            for name, value in record.counters.items():
+                if name.startswith(SUPPRESSED) and isinstance(value, int | float):
+                    calls[name.removeprefix(SUPPRESSED)] += int(value)
+        most |= calls
+    return dict(sorted(most.items()))
+
+
+def _remaining(launches: list[Result]) -> tuple[str, ...]:
+    rows = [
+        str(row["what"])
+        for launch in launches
+        for record in launch.ranks
+        for row in record.tables.get(REMAINING, ())
+        if row.get("what")
+    ]
+    return tuple(dict.fromkeys(rows))
+
+
+def _text(record: RankRecord, name: str) -> str | None:
+    value = record.counters.get(f"{OBSERVED}{name}")
+    return str(value) if value else None
+
+
+def _whole(record: RankRecord, name: str) -> int | None:
+    value = record.counters.get(f"{OBSERVED}{name}")
+    return int(value) if isinstance(value, int | float) else None

@@ -1,0 +1,243 @@
+"""The waterfall of a training command: terms that no launch separates are merged and named, never guessed."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.configurations import configurations
+from scalescope.analysis.scaling.rows import (
+    OTHER_SAMPLES,
+    UNKNOWN_SAMPLES,
+    ScalingRow,
+    not_compared,
+    scaling_rows,
+)
+from scalescope.analysis.scaling.waterfall import (
+    BETWEEN_RANKS,
+    COMMUNICATION,
+    CONTENTION,
+    INPUT,
+    RANDOM_SKEW,
+    SMALLER_BATCH,
+    STRAGGLERS,
+    WRAPPER,
+    Term,
+    Waterfall,
+)
+from scalescope.experiment.ablations import (
+    at_per_rank_batch,
+    single_rank_baseline,
+    with_preloaded_input,
+    without_communication,
+)
+from scalescope.experiment.trial import Trial
+from scalescope.results.result import Result
+from tests.unit.analysis.made_commands import command_launches, make_command
+
+ONE, TWO = make_command(), make_command(ranks=2)
+
+
+def silent(trial: Trial) -> Trial:
+    ablation = without_communication(trial)
+    assert ablation is not None
+    return ablation
+
+
+def around(step_s: float) -> tuple[float, ...]:
+    """Launches whose mean of logarithms is that of this step."""
+    return step_s * 0.999, step_s / 0.999
+
+
+def row_of(*launches: Iterable[Result]) -> ScalingRow:
+    rows = scaling_rows(configurations([launch for group in launches for launch in group]))
+    return next(row for row in rows if row.ranks > 1)
+
+
+def waterfall_of(*launches: Iterable[Result]) -> Waterfall:
+    waterfall = row_of(*launches).waterfall
+    assert waterfall is not None
+    return waterfall
+
+
+def term_of(waterfall: Waterfall, name: str) -> Term:
+    term = waterfall.term(name)
+    assert term is not None, name
+    return term
+
+
+def time_of(waterfall: Waterfall, name: str) -> float:
+    time_s = term_of(waterfall, name).time_s
+    assert time_s is not None, term_of(waterfall, name).reason
+    return time_s.value
+
+
+def two_ranks(full: Trial = TWO, **rest: Any) -> tuple[list[Result], list[Result]]:
+    """Normal ranks and the same without communication."""
+    return (
+        command_launches(full, around(0.030), **rest),
+        command_launches(silent(with_preloaded_input(full)), around(0.022), **rest),
+    )
+
+
+def adds_up(waterfall: Waterfall) -> bool:
+    known = math.fsum(term.time_s.value for term in waterfall.terms if term.time_s is not None)
+    return math.isclose(waterfall.ideal_s + known, waterfall.step_s, rel_tol=1e-9)
+
+
+def test_contention_includes_the_wrapper_where_one_rank_goes_without() -> None:
+    waterfall = waterfall_of(command_launches(ONE, around(0.020), wrapper="none"), *two_ranks())
+    contention = term_of(waterfall, CONTENTION)
+    assert contention.includes == (WRAPPER,)
+    assert contention.merged_because is not None and "no unwrapped form" in contention.merged_because
+    assert time_of(waterfall, CONTENTION) == pytest.approx(0.002, rel=1e-3)
+    assert time_of(waterfall, COMMUNICATION) == pytest.approx(0.008, rel=1e-3)
+    assert [term.name for term in waterfall.terms] == [CONTENTION, STRAGGLERS, COMMUNICATION]
+    assert adds_up(waterfall)
+
+
+def test_nothing_is_said_of_a_wrapper_that_one_rank_has_too() -> None:
+    waterfall = waterfall_of(command_launches(ONE, around(0.020), wrapper="ddp"), *two_ranks())
+    contention = term_of(waterfall, CONTENTION)
+    assert (contention.includes, contention.merged_because) == ((), None)
+    assert waterfall.term(WRAPPER) is None
+
+
+def test_a_share_of_the_batch_that_cannot_be_launched_is_part_of_contention() -> None:
+    one = make_command(observed_global_batch_size=64)
+    two = make_command(ranks=2, observed_global_batch_size=64)
+    waterfall = waterfall_of(
+        command_launches(one, around(0.032), samples=64, wrapper="none"), *two_ranks(two)
+    )
+    assert waterfall.trial.mode == "strong" and waterfall.term(SMALLER_BATCH) is None
+    assert term_of(waterfall, CONTENTION).includes == (SMALLER_BATCH, WRAPPER)
+    assert waterfall.ideal_s == pytest.approx(0.016, rel=1e-3)
+    assert time_of(waterfall, CONTENTION) == pytest.approx(0.006, rel=1e-3)
+    assert adds_up(waterfall)
+
+
+def test_a_share_of_a_batch_that_the_command_takes_is_a_term_of_its_own() -> None:
+    command = "torchrun --nproc-per-node={world_size} train.py --batch {global_batch_size}"
+    two = make_command(ranks=2, global_batch_size=64, command=command)
+    one = single_rank_baseline(two)
+    share = single_rank_baseline(at_per_rank_batch(two))
+    waterfall = waterfall_of(
+        command_launches(one, around(0.032), samples=64, wrapper="none"),
+        command_launches(share, around(0.018), samples=32, wrapper="none"),
+        *two_ranks(two),
+    )
+    assert time_of(waterfall, SMALLER_BATCH) == pytest.approx(0.002, rel=1e-2)
+    assert term_of(waterfall, CONTENTION).includes == (WRAPPER,)
+    assert time_of(waterfall, CONTENTION) == pytest.approx(0.004, rel=1e-2)
+    assert adds_up(waterfall)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "word"), [("fsdp1", "FSDP1"), ("deepspeed", "DeepSpeed"), ("none", "no wrap")]
+)
+def test_what_is_lost_between_ranks_is_one_term_where_communication_stays(wrapper: str, word: str) -> None:
+    two = TWO.replace(observed_wrapper=wrapper)
+    waterfall = waterfall_of(
+        command_launches(ONE.replace(observed_wrapper=wrapper), around(0.020), wrapper="none"),
+        command_launches(two, around(0.030), wrapper=wrapper),
+    )
+    (term,) = waterfall.terms
+    assert term.name == BETWEEN_RANKS
+    assert set(term.includes) - {WRAPPER} == {CONTENTION, STRAGGLERS, COMMUNICATION}
+    assert (WRAPPER in term.includes) == (wrapper != "none")
+    assert term.merged_because is not None and word in term.merged_because
+    assert time_of(waterfall, BETWEEN_RANKS) == pytest.approx(0.010, rel=1e-3)
+    assert (
+        row_of(
+            command_launches(ONE.replace(observed_wrapper=wrapper), around(0.020)),
+            command_launches(two, around(0.030), wrapper=wrapper),
+        ).communication_s
+        is None
+    )
+    assert adds_up(waterfall)
+
+
+def test_other_samples_without_communication_leave_the_terms_unknown() -> None:
+    waterfall = waterfall_of(
+        command_launches(ONE, around(0.020)),
+        command_launches(TWO, around(0.030)),
+        command_launches(silent(TWO), around(0.022), samples=31),
+    )
+    assert {term.name for term in waterfall.terms_that_are("not_measured")} == {
+        CONTENTION,
+        STRAGGLERS,
+        COMMUNICATION,
+    }
+    reason = term_of(waterfall, COMMUNICATION).reason
+    assert reason is not None and "31 samples" in reason and "32" in reason
+
+
+def test_samples_that_agree_within_a_percent_are_the_same() -> None:
+    waterfall = waterfall_of(
+        command_launches(ONE, around(0.020), samples=1000),
+        command_launches(TWO, around(0.030), samples=1000),
+        command_launches(silent(TWO), around(0.022), samples=1009),
+    )
+    assert time_of(waterfall, COMMUNICATION) == pytest.approx(0.008, rel=1e-3)
+
+
+def test_ranks_with_communication_alone_leave_the_terms_unknown() -> None:
+    waterfall = waterfall_of(command_launches(ONE, around(0.020)), command_launches(TWO, around(0.030)))
+    assert not any(term.lost for term in waterfall.terms)
+    assert waterfall.term(BETWEEN_RANKS) is None
+
+
+def test_input_is_what_it_costs_beyond_one_rank() -> None:
+    one, two = ONE.replace(observed_loader=True), TWO.replace(observed_loader=True)
+    waterfall = waterfall_of(
+        command_launches(one, around(0.023)),
+        command_launches(with_preloaded_input(one), around(0.020)),
+        *two_ranks(two),
+        command_launches(with_preloaded_input(two), around(0.026)),
+    )
+    assert time_of(waterfall, INPUT) == pytest.approx(0.001, rel=0.05)
+    assert time_of(waterfall, COMMUNICATION) == pytest.approx(0.004, rel=1e-2)
+    assert adds_up(waterfall)
+
+
+def test_input_that_was_not_preloaded_is_part_of_what_cannot_be_separated_anyway() -> None:
+    one, two = (trial.replace(observed_loader=True, observed_wrapper="fsdp1") for trial in (ONE, TWO))
+    (term,) = waterfall_of(command_launches(one, around(0.020)), command_launches(two, around(0.030))).terms
+    assert INPUT in term.includes and term.time_s is not None
+
+
+def test_recorded_waiting_separates_random_skew_only_where_there_is_a_record() -> None:
+    waterfall = waterfall_of(command_launches(ONE, around(0.020)), *two_ranks())
+    assert term_of(waterfall, COMMUNICATION).includes == (RANDOM_SKEW,)
+
+
+def test_without_samples_there_are_no_rows() -> None:
+    measured = configurations(
+        [
+            *command_launches(ONE.replace(observed_batch_size=None), around(0.020), samples=None),
+            *command_launches(TWO.replace(observed_batch_size=None), around(0.030), samples=None),
+        ]
+    )
+    assert scaling_rows(measured) == ()
+    (reason,) = not_compared(measured)
+    assert reason.reason == UNKNOWN_SAMPLES
+    assert [member.trial.world_size for member in reason.members] == [1, 2]
+
+
+def test_samples_that_follow_no_kind_of_scaling_are_not_compared() -> None:
+    measured = configurations(
+        [
+            *command_launches(ONE, around(0.020), samples=32),
+            *command_launches(TWO.replace(observed_batch_size=20), around(0.030), samples=20),
+        ]
+    )
+    assert scaling_rows(measured) == ()
+    assert [reason.reason for reason in not_compared(measured)] == [OTHER_SAMPLES]
+
+
+def test_one_rank_of_a_command_is_the_only_baseline() -> None:
+    row = row_of(command_launches(ONE, around(0.020)), *two_ranks())
+    assert (row.wrapped, row.efficiency_of_wrapped, row.baseline_ranks) == (None, None, 1)
+    assert row.speedup.value == pytest.approx(2 * 0.020 / 0.030, rel=1e-3)
+    assert not_compared([row.configuration]) == ()
