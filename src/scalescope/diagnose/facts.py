@@ -11,11 +11,19 @@ from scalescope.analysis.comm.expected import Expectable, expected_busbw
 from scalescope.analysis.comm.link_ends import link_ends
 from scalescope.analysis.comm.nccl_log import NcclChoices, logged_launches, nccl_choices
 from scalescope.analysis.comm.pairs import PairRow, pair_rows
+from scalescope.analysis.commands.batches import batch_text
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.culprit import Straggler
 from scalescope.analysis.other_load import load_of
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
-from scalescope.analysis.scaling.waterfall import COMMUNICATION, INPUT, STRAGGLERS, Term, Waterfall
+from scalescope.analysis.scaling.waterfall import (
+    BETWEEN_RANKS,
+    COMMUNICATION,
+    INPUT,
+    STRAGGLERS,
+    Term,
+    Waterfall,
+)
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.analysis.training.activity import activities_of
 from scalescope.analysis.training.pauses import PeriodicPauses, periodic_pauses
@@ -60,7 +68,7 @@ class Facts:
     def about(self) -> str:
         """The configuration in a few words."""
         others = "".join(f", {name} {value}" for name, value in self.varied)
-        return f"{self.ranks} ranks, batch {self.row.batch:,}{others}"
+        return f"{self.ranks} ranks, {batch_text(self.trial)}{others}"
 
     @property
     def batch(self) -> int:
@@ -166,7 +174,7 @@ class Facts:
             return known
         if (term := self.term(INPUT)) is not None and term.time_s is None:
             return None  # it may be samples that are waited for
-        rest = self.waterfall.unexplained_s * self.ranks / self.step_s
+        rest = self.waterfall.unexplained_s * self.ranks / self.step_s + (self.lost(BETWEEN_RANKS) or 0.0)
         return rest if rest > LEAST_SHARE * self.ranks else 0.0
 
     @property
@@ -206,10 +214,17 @@ class Facts:
         """What each bucket takes by the measured curve, first to last; None outside its range."""
         if self.curve is None or self.gradient_bytes is None or not self.curve.points:
             return None
-        if not self.trial.strategy_card.all_reduces_gradients:
+        if not self._all_reduces_gradients:
             return None
         sizes = [size // self._shrinks for size in self.bucket_bytes or (self.gradient_bytes,)]
         return tuple(map(self._time_s, sizes)) if self._reaches(max(sizes)) else None
+
+    @property
+    def _all_reduces_gradients(self) -> bool:
+        """Whether a curve of all-reduces predicts the exchange; of a command where it uses DDP."""
+        if self.trial.is_command:
+            return self.row.configuration.wrapper == "ddp"
+        return bool(self.trial.strategy_card.all_reduces_gradients)
 
     def _reaches(self, size: int) -> bool:
         """Whether the curve can tell about a size: a little beyond its end, or where only bytes count."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.analysis.comm.curve import Curve
+from scalescope.analysis.commands.batches import batch_text
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.training.activity import RankActivity, activities_of
@@ -104,7 +105,7 @@ class StepFacts:
         """The configuration in a few words."""
         others = "".join(f", {name} {value}" for name, value in self.varied)
         ranks = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
-        return f"{ranks}, batch {self.batch:,}{others}"
+        return f"{ranks}, {batch_text(self.trial)}{others}"
 
     @property
     def uneven_work(self) -> UnevenWork | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from scalescope.analysis.commands.batches import OBSERVED_SETTINGS
 from scalescope.experiment.trial import ABLATIONS, Trial
 
 _SHOWN_ANYWAY = ("world_size", "batch_size", "global_batch_size", "strategy", *ABLATIONS)
@@ -14,7 +15,7 @@ def varied_settings(trials: Iterable[Trial]) -> dict[int, tuple[str, ...]]:
     for trial in trials:
         by_name = values.setdefault(trial.world_size, {})
         for name, value in trial.settings.items():
-            if name not in _SHOWN_ANYWAY:
+            if name not in _SHOWN_ANYWAY and name not in OBSERVED_SETTINGS:
                 by_name.setdefault(name, set()).add(repr(value))
     return {
         ranks: tuple(name for name, values_here in by_name.items() if len(values_here) > 1)

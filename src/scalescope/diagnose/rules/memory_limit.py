@@ -23,10 +23,14 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="used", value=used, unit="bytes", source="NVML"),
             Evidence(name="total", value=there, unit="bytes", source="the GPU"),
         ),
-        advice=(
-            Advice(
-                label="see what uses the memory, and what would save some",
-                argv=command_on(facts.path, "memory", this_job(facts)),
-            ),
-        ),
+        advice=(_advice(facts),),
+    )
+
+
+def _advice(facts: Facts) -> Advice:
+    if facts.trial.is_command:  # whose memory is not measured
+        return Advice(label="save memory: a smaller batch, torch.utils.checkpoint, or FSDP")
+    return Advice(
+        label="see what uses the memory, and what would save some",
+        argv=command_on(facts.path, "memory", this_job(facts)),
     )

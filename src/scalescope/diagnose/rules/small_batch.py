@@ -1,5 +1,6 @@
 """Batch too small: little is computed for every exchange, and the network is not the first cause."""
 
+from scalescope.analysis.commands.batches import counts_tokens
 from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.advice import advise, batch_name
 from scalescope.diagnose.facts import Facts
@@ -35,7 +36,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         term=COMMUNICATION,
         root=True,
         claim=f"A step computes for {compute_s * 1e3:.1f} ms and its exchange takes {exchange_s * 1e3:.1f} "
-        f"ms; a batch of about {enough:,} would compute for {wanted_s * 1e3:.0f} ms, which can hide it.",
+        f"ms; {_batch_of(facts, enough)} would compute for {wanted_s * 1e3:.0f} ms, which can hide it.",
         lost=lost,
         share=lost / facts.ranks,
         evidence=(
@@ -47,6 +48,10 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             *advise(facts, "exchange less often", "accumulation_steps"),
         ),
     )
+
+
+def _batch_of(facts: Facts, enough: int) -> str:
+    return f"about {enough:,} tokens" if counts_tokens(facts.trial) else f"a batch of about {enough:,}"
 
 
 def _last_bucket_decides(facts: Facts) -> bool:

@@ -16,7 +16,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             "to one rank they are smaller.",
             f"{row.baseline_ranks} ranks",
         )
-    if facts.one_rank is None and facts.trial.mode == "weak":
+    if facts.one_rank is None and facts.trial.mode == "weak" and not facts.trial.is_command:
         return _finding(
             "Speedups are relative to one rank inside the wrapper, not to plain training: the cost of the "
             "wrapper is left out.",

@@ -15,6 +15,8 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     if facts.trial.mode != "weak" or row.baseline_ranks != 1 or row.efficiency.value < _LOOKS_GOOD:
         return None
     strong = _strong_speedup(facts)
+    if strong is None and facts.trial.is_command:  # it decides about its batch by itself
+        return None
     if strong is None:
         return Abstention(
             rule=RULE,
@@ -33,7 +35,9 @@ def rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name="weak", value=row.speedup.value, source=f"batch {row.batch:,} per rank"),
             Evidence(name="strong", value=strong, source=f"batch {row.batch:,} in total"),
         ),
-        advice=(Advice(label="measure the job as it will run", argv=_command(facts)),),
+        advice=()
+        if facts.trial.is_command
+        else (Advice(label="measure the job as it will run", argv=_command(facts)),),
     )
 
 
@@ -54,4 +58,4 @@ def _strong_speedup(facts: Facts) -> float | None:
     shared = next((row for row in facts.rows if row.trial.trial_id == wanted), None)
     if shared is None:
         return None
-    return shared.configuration.samples_per_s.value / facts.one_rank.samples_per_s.value
+    return shared.configuration.speed.value / facts.one_rank.speed.value

@@ -7,6 +7,7 @@ from scalescope.diagnose.advice import advise, advise_more
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
 from scalescope.diagnose.step_rules.copy_bound import waits_for_copies
+from scalescope.experiment.ablations import has_loader
 from scalescope.quantities import counted, in_ms, percent
 
 RULE = "input-bound"
@@ -204,8 +205,11 @@ def _advice(facts: StepFacts, plan: _Plan, wait_s: float) -> tuple[Advice, ...]:
         return (
             Advice(label="return a DataLoader(..., num_workers=2): other processes then prepare batches"),
         )
+    if facts.trial.is_command and not has_loader(facts.trial):
+        return (Advice(label="in the script, load batches with a DataLoader(..., num_workers=2)"),)
     more = plan.advised
-    has_processes = bool(facts.trial.num_workers)  # by a setting, which others may then follow
+    # By a setting, which others may then follow; of a command, whose script may have them, in any case.
+    has_processes = bool(plan.workers if facts.trial.is_command else facts.trial.num_workers)
     restarts_s = _restarts_s(facts) if has_processes else 0.0
     keep = advise(facts, "keep loader processes between epochs", "persistent_workers", True)
     return (

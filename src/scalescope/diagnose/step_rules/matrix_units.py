@@ -14,6 +14,8 @@ _MOSTLY = 0.5  # of the products' time: less may be kernels that their names do 
 def rule(facts: StepFacts) -> Finding | Abstention | None:
     if not facts.trial.on_gpu:
         return None
+    if facts.trial.is_command:
+        return _of_command(facts)
     if facts.trial.precision != "fp32":
         return _despite_precision(facts)
     formats = facts.short_formats
@@ -23,6 +25,18 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         return None
     slow_s = _slow_s(facts)
     return _by_settings(facts, formats) if slow_s is None else _by_recording(facts, formats, slow_s)
+
+
+def _of_command(facts: StepFacts) -> Finding | None:
+    """The format that a script computes in shows in recorded kernels alone."""
+    slow_s, formats = _slow_s(facts), facts.short_formats
+    if slow_s is None or not formats or slow_s < _MOSTLY * _products_s(facts):
+        return None
+    return _by_recording(facts, formats, slow_s)
+
+
+def _products_s(facts: StepFacts) -> float:
+    return (facts.recording.matrix_product_s if facts.recording is not None else None) or 0.0
 
 
 def _slow_s(facts: StepFacts) -> float | None:
@@ -109,6 +123,11 @@ def _evidence(facts: StepFacts, slow_s: float, times: float) -> tuple[Evidence, 
 
 
 def _formats(facts: StepFacts, formats: Sequence[str]) -> tuple[Advice, ...]:
+    if facts.trial.is_command:
+        return (
+            *(advise(facts, "allow tf32", "matmul_precision", "high") if "tf32" in formats else ()),
+            *(advise(facts, "compute in bf16", "autocast", "bf16") if "bf16" in formats else ()),
+        )
     return tuple(
         advice for name in formats for advice in advise(facts, f"compute in {name}", "precision", name)
     )

@@ -32,7 +32,10 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
 
 
 def _advice(facts: StepFacts) -> tuple[Advice, ...]:
-    lines = "in the workload: model.to(memory_format=torch.channels_last), and the same for images"
+    owner = "script" if facts.trial.is_command else "workload"
+    lines = f"in the {owner}: model.to(memory_format=torch.channels_last), and the same for images"
+    if facts.trial.is_command:
+        return (Advice(label=lines),)
     return (
         *advise(facts, "store images with interleaved channels", "memory_format", "channels_last"),
         *((Advice(label=lines),) if facts.trial.workload_card.brings_data else ()),

@@ -48,7 +48,7 @@ def _is_explained(facts: StepFacts, pauses: PeriodicPauses) -> bool:
     """Whether the cause is another: garbage collection, loader processes that deliver in turn, or batches
     that hold more."""
     by_garbage = pauses.gc_share is not None and pauses.gc_share >= _GARBAGE
-    workers = facts.trial.num_workers or 0
+    workers = facts.trial.num_workers or (facts.loading.workers if facts.loading is not None else 0) or 0
     by_loader = pauses.part == "input" and workers > 1 and pauses.period % workers == 0
     by_work = pauses.work_ratio is not None and pauses.work_ratio >= _MORE_WORK
     return by_garbage or by_loader or by_work

@@ -52,6 +52,8 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
 
 
 def _fusable(facts: StepFacts) -> set[str]:
+    if facts.configuration.wrapper in ("fsdp1", "fsdp2"):
+        return _FUSABLE_SHARDED
     layout = facts.trial.memory_layout
     return _FUSABLE_SHARDED if layout is not None and "parameters" in layout.sharded else _FUSABLE
 
@@ -68,7 +70,8 @@ def _name(facts: StepFacts) -> str:
 def _is_fused(facts: StepFacts) -> bool:
     if facts.model.optimizer_is_fused is not None:
         return facts.model.optimizer_is_fused
-    return _own(facts) is None and facts.trial.is_on("fused_optimizer")
+    is_decided = _own(facts) is None or facts.trial.is_command
+    return is_decided and facts.trial.is_on("fused_optimizer")
 
 
 def _has_many_kernels(facts: StepFacts) -> bool:
@@ -97,6 +100,11 @@ def _time_s(facts: StepFacts) -> tuple[float | None, str]:
 
 
 def _advice(facts: StepFacts, name: str) -> tuple[Advice, ...]:
+    if facts.trial.is_command:
+        return (
+            *advise(facts, "update all parameters in one pass", "fused_optimizer", True),
+            Advice(label=f"in the script: torch.optim.{name}(..., fused=True)"),
+        )
     if _own(facts) is not None:
         return (Advice(label=f"in the workload: torch.optim.{name}(..., fused=True)"),)
     return advise(facts, "update all parameters in one pass", "fused_optimizer", True)
