@@ -14,6 +14,7 @@ from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.finding import Diagnosis
 from scalescope.diagnose.step_facts import StepFacts, step_facts_of
 from scalescope.report.caveats import context
+from scalescope.report.commands.jobs import job_name
 from scalescope.report.varied import disambiguate
 from scalescope.results.run import Run
 from scalescope.results.run_commands import repeating_command
@@ -147,11 +148,12 @@ class ReportInput:
 
 
 def dataset_of(configuration: Configuration) -> str:
-    """The data a configuration trained on; the workload's name for synthetic samples."""
-    data = configuration.trial.data
-    if data not in ("synthetic", "own"):
-        return data
-    return Path(configuration.trial.workload.partition(":")[0]).stem
+    """The data a configuration trained on; the workload's name for synthetic samples, the script's of a
+    command."""
+    trial = configuration.trial
+    if trial.data not in ("synthetic", "own"):
+        return trial.data
+    return job_name(trial) if trial.is_command else Path(trial.workload.partition(":")[0]).stem
 
 
 def labels_of(measured: Sequence[Configuration]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ The page explains terms with it, and docs/glossary.md is written from it.
 from dataclasses import dataclass
 
 from scalescope.analysis.scaling.waterfall import (
+    BETWEEN_RANKS,
     BUBBLE,
     COMMUNICATION,
     CONTENTION,
@@ -160,6 +161,12 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
         "that becomes slower while data is sent. Waiting for late ranks is not part of it.",
         measured="Step time of full training minus that of the same ranks with communication removed, and "
         "minus waiting for other ranks.",
+    ),
+    GlossaryTerm(
+        name=BETWEEN_RANKS,
+        meaning="All that several ranks of a training command lose to each other (contention, stragglers and "
+        "communication), where its communication cannot be removed, so that nothing separates them.",
+        measured="Step time minus that of the same command on one rank with as many samples.",
     ),
     GlossaryTerm(
         name=SLOWED_COMPUTE,

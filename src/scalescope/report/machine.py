@@ -62,7 +62,7 @@ def more_ranks(run: Run, trial: Trial) -> dict[str, object]:
         changes["split_gpu"] = ranks
     if _has_all_cores(trial, machine):
         changes["threads_per_rank"] = None  # auto: several ranks share the cores
-    if not trial.is_wrapped:
+    if not trial.is_wrapped and not trial.is_command:
         changes["strategy"] = "auto"
     return changes
 

@@ -8,6 +8,7 @@ from scalescope.report.checks.nodes import node_sections
 from scalescope.report.comm import sections as communication
 from scalescope.report.comm.explanation import communication_explanation
 from scalescope.report.comm.pairs import pairs_verdict
+from scalescope.report.commands.script import script_sections
 from scalescope.report.findings import evidence_section, findings_section
 from scalescope.report.memory.explanation import memory_explanation
 from scalescope.report.memory.verdict import verdicts
@@ -23,6 +24,7 @@ from scalescope.results.run_folder import TUNING, read_json
 
 NOTHING = "There are no finished measurements to explain."
 _NOTHING_COSTLY = "No rule names a part of the step that is worth changing."
+_NO_PARTS_OF_COMMAND = "What a step of the command consists of was not measured in this run."
 _NO_PARTS = "What a step consists of was not measured in this run; a new run of scalescope train measures it."
 
 
@@ -49,11 +51,7 @@ def _training_verdict(analyzed: AnalyzedRun) -> str | None:
     if analyzed.scales:
         return verdict(analyzed.rows)
     full = [configuration for configuration in analyzed.measured if not configuration.trial.is_ablation]
-    return (
-        training_sentence(max(full, key=lambda configuration: configuration.samples_per_s.value))
-        if full
-        else None
-    )
+    return training_sentence(max(full, key=lambda configuration: configuration.speed.value)) if full else None
 
 
 def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
@@ -64,6 +62,7 @@ def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
         return (
             first,
             *joint_sections(analyzed),
+            *script_sections(analyzed.run),
             *profile_sections(analyzed.run),
             *evidence_section(analyzed.diagnosis),
             *node_sections(analyzed.run),
@@ -72,6 +71,7 @@ def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
     return (
         first,
         *joint_sections(analyzed),
+        *script_sections(analyzed.run),
         *profile_sections(analyzed.run),
         *without_lines(first.lines, others),
         *evidence_section(analyzed.diagnosis),
@@ -93,6 +93,8 @@ def joint_sections(analyzed: AnalyzedRun) -> tuple[Section, ...]:
     if steps:
         details = tuple(detail for part in findings_section(diagnosis) for detail in part.details)
         return (*steps, Section(lines=(_NOTHING_COSTLY,), details=details))
+    if any(facts.trial.is_command for facts in analyzed.steps):
+        return (Section(lines=(_NO_PARTS_OF_COMMAND,)),)
     return (Section(lines=(_NO_PARTS,)),) if analyzed.steps else ()
 
 

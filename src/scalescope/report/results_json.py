@@ -15,6 +15,7 @@ from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.caveats import warnings_of
 from scalescope.report.comm.pairs import pairs_json
 from scalescope.report.comm.sections import communication_json
+from scalescope.report.commands.jobs import job_name
 from scalescope.report.findings import findings_json
 from scalescope.report.memory.as_json import memory_json
 from scalescope.report.scaling.waterfall import waterfall_json, whole_step_json
@@ -83,8 +84,9 @@ def _training(configuration: Configuration, steps: Mapping[str, StepWaterfall]) 
         **_description(trial),
         "launches": len(configuration.launches),
         "step_time_s": {"median": configuration.median_step_s, "mean": step.value, "ci95": _interval(step)},
-        "samples_per_s": rate.value,
-        "ci95_samples_per_s": _interval(rate),
+        "samples_per_s": None if rate is None else rate.value,
+        "ci95_samples_per_s": None if rate is None else _interval(rate),
+        **_script_fields(configuration),
         **_text_and_epochs(configuration),
         "model_flops_per_s": configuration.model_flops_per_s,
         "mfu": configuration.mfu,
@@ -94,6 +96,17 @@ def _training(configuration: Configuration, steps: Mapping[str, StepWaterfall]) 
         "warnings": warnings_of(configuration),
         "settings": dict(trial.settings),
         "status": "ok",
+    }
+
+
+def _script_fields(configuration: Configuration) -> dict[str, Any]:
+    """What only commands have: what their samples are, and what wraps their model."""
+    if not configuration.trial.is_command:
+        return {}
+    return {
+        "unit": configuration.unit,
+        "samples_per_step": configuration.samples_per_step,
+        "wrapper": configuration.wrapper,
     }
 
 
@@ -114,15 +127,16 @@ def _epoch(epoch: Epoch) -> dict[str, Any]:
 
 def _description(trial: Trial) -> dict[str, Any]:
     return {
-        "workload": trial.workload,
+        "workload": job_name(trial),
         "strategy": trial.strategy,
         "world_size": trial.world_size,
-        "batch_size": trial.micro_batch_size,
+        "batch_size": trial.micro_batch_size or None,
         "accumulation_steps": trial.accumulation_steps,
-        "global_batch_size": trial.samples_per_step,
+        "global_batch_size": trial.samples_per_step or None,
         "mode": trial.mode,
         "device": trial.device,
-        "precision": trial.precision,
+        "precision": None if trial.is_command else trial.precision,
+        **({"command": trial.command} if trial.is_command else {}),
     }
 
 

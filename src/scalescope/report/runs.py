@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from scalescope.errors import BadInput
 from scalescope.experiment.yaml_file import read_experiment_file
+from scalescope.report.commands.jobs import command_name
 from scalescope.report.numbers import counted, data_rate, shortened, significant
 from scalescope.report.section import Section, Table
 from scalescope.results.old_formats import summary_status
@@ -47,11 +48,12 @@ class HeadlineFigure:
 
     kind: FigureKind
     value: float
+    unit: str = "samples"  # of a speed
 
     @property
     def text(self) -> str:
         if self.kind == "samples_per_s":
-            return f"{significant(self.value)} samples/s"
+            return f"{significant(self.value)} {self.unit}/s"
         if self.kind == "busbw_bytes_per_s":
             return data_rate(self.value)
         if self.kind == "largest_batch":
@@ -179,7 +181,9 @@ def _requested(path: Path) -> tuple[tuple[str, ...], int | None]:
     except BadInput:
         return (), None
     sizes = [int(given.text) for given in asked.get("world_size", ()) if given.text.isdecimal()]
-    return tuple(given.text for given in asked.get("workload", ())), max(sizes, default=None)
+    commands = tuple(command_name(given.text) for given in asked.get("command", ()))
+    workloads = commands or tuple(given.text for given in asked.get("workload", ()))
+    return workloads, max(sizes, default=None)
 
 
 def _workloads(entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -205,8 +209,11 @@ def _figure(verb: str, results: Mapping[str, Any], tuning: object) -> HeadlineFi
 
 
 def _largest(kind: FigureKind, entries: Sequence[Mapping[str, Any]], name: str) -> HeadlineFigure | None:
-    values = [value for entry in entries if isinstance(value := entry.get(name), int | float)]
-    return HeadlineFigure(kind=kind, value=float(max(values))) if values else None
+    known = [(value, entry) for entry in entries if isinstance(value := entry.get(name), int | float)]
+    if not known:
+        return None
+    value, entry = max(known, key=lambda pair: pair[0])
+    return HeadlineFigure(kind=kind, value=float(value), unit=_text(entry.get("unit")) or "samples")
 
 
 def _launches(path: Path) -> int:

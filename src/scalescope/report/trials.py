@@ -1,11 +1,13 @@
-"""Sections about trials: what would be run, what failed."""
+"""Sections about trials: what would be run, how fast each is, what failed."""
 
 from collections.abc import Iterable
 from typing import Literal
 
+from scalescope.analysis.configurations import Configuration
 from scalescope.experiment.ablations import NO_COMM, NO_OPTIMIZER, PRELOADED, has_ablation
 from scalescope.experiment.trial import Trial
-from scalescope.report.numbers import counted, duration
+from scalescope.report.commands.jobs import units_of
+from scalescope.report.numbers import MISSING, counted, duration, is_useful, milliseconds, significant
 from scalescope.report.section import Section, Table
 from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.result import Result
@@ -56,6 +58,40 @@ def _purpose(trial: Trial) -> str:
         return f"training without {' and '.join(left_out)}"
     benchmark = trial.benchmark_card
     return str(benchmark.measures_by_purpose.get(trial.purpose, benchmark.measures))
+
+
+def side_by_side(measured: tuple[Configuration, ...]) -> Section:
+    """All configurations of a sweep in one table, by ranks, batch and what was varied."""
+    trials = [configuration.trial for configuration in measured]
+    varied = varied_settings(trials)
+    columns = ("configuration", *varied, "step (ms)", f"{units_of(measured)}/s", "95 % interval")
+    rows = tuple(
+        (
+            configuration.trial.label,
+            *(shown_value(configuration.trial, name) for name in varied),
+            milliseconds(configuration.step_time_s.value),
+            significant(configuration.speed.value, 4),
+            _rate_interval(configuration),
+        )
+        for configuration in sorted(
+            measured, key=lambda configuration: _sort_key(configuration.trial, varied)
+        )
+    )
+    return Section(
+        title="Side by side",
+        table=Table(columns=columns, rows=rows, left=frozenset(("configuration", *varied))),
+    )
+
+
+def _sort_key(trial: Trial, varied: tuple[str, ...]) -> tuple[object, ...]:
+    return trial.world_size, trial.rank_batch_size, *(shown_value(trial, name) for name in varied)
+
+
+def _rate_interval(configuration: Configuration) -> str:
+    rate = configuration.speed
+    if rate.low is None or rate.high is None or not is_useful(rate):
+        return MISSING
+    return f"{significant(rate.low, 4)} to {significant(rate.high, 4)}"
 
 
 def failure_section(run: Run) -> tuple[Section, ...]:

@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 
+from scalescope.analysis.commands.batches import OBSERVED_SETTINGS
 from scalescope.catalog import cards
 from scalescope.experiment.expand import defaults_of
 from scalescope.experiment.same_job import LENGTH
 from scalescope.experiment.trial import ABLATIONS, Trial
-from scalescope.report.numbers import MISSING
+from scalescope.report.numbers import MISSING, shortened
 
 _MOST_NAMES = 3  # of settings in a label
 _ALWAYS_SHOWN = (
@@ -20,8 +21,12 @@ _ALWAYS_SHOWN = (
     "purpose",
 )
 
+_LONGEST_COMMAND = 60
+
 _CHOSEN = {"workloads": "workload", "data": "data", "strategies": "strategy"}
-_DECIDED = (
+_NEVER_CHANGED = (
+    *OBSERVED_SETTINGS,
+    "command",  # which every table names
     "world_size",
     "device",
     "backend",
@@ -36,8 +41,8 @@ _DECIDED = (
 
 def varied_settings(trials: Sequence[Trial]) -> tuple[str, ...]:
     """Names of the settings with more than one value; a plain baseline has none of the wrapper's."""
-    names = sorted({name for trial in trials for name in trial.settings} - set(_ALWAYS_SHOWN))
-    return tuple(name for name in names if len(_values(trials, name)) > 1)
+    names = {name for trial in trials for name in trial.settings} - set(_ALWAYS_SHOWN) - OBSERVED_SETTINGS
+    return tuple(name for name in sorted(names) if len(_values(trials, name)) > 1)
 
 
 def disambiguate(labels: Sequence[str], trials: Sequence[Trial], devices: Sequence[str]) -> tuple[str, ...]:
@@ -85,7 +90,7 @@ def changed_settings(trial: Trial) -> tuple[str, ...]:
     return tuple(
         name
         for name, value in sorted(trial.settings.items())
-        if name in defaults and name not in _DECIDED and value != defaults[name]
+        if name in defaults and name not in _NEVER_CHANGED and value != defaults[name]
     )
 
 
@@ -101,4 +106,6 @@ def shown_value(trial: Trial, name: str) -> str:
     value = trial.settings[name]
     if isinstance(value, dict):
         return " ".join(f"{key}={text}" for key, text in value.items())
+    if name == "command":
+        return shortened(str(value), _LONGEST_COMMAND)
     return MISSING if value is None else str(value)

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+from scalescope.analysis.commands.batches import batch_text
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.report.analyzed_run import ReportInput, dataset_of, notes_of
 from scalescope.report.chapter import Chapter
 from scalescope.report.chapters.scaling import efficiency_panel, grouped, speedup_panel
+from scalescope.report.commands.jobs import units_of
 from scalescope.report.numbers import counted, told_interval
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.training.sections import epoch_section
@@ -59,9 +61,10 @@ def _epochs(configuration: Configuration, report_input: ReportInput) -> tuple[Ep
 
 
 def _throughput(name: str, measured: tuple[Configuration, ...], left: int) -> Figure:
-    rates = [configuration.samples_per_s for configuration in measured]
+    rates = [configuration.speed for configuration in measured]
+    per_s = f"{units_of(measured)} per second"
     series = Series(
-        label="samples per second",
+        label=per_s,
         x=tuple(map(float, range(len(measured)))),
         y=tuple(rate.value for rate in rates),
         low=tuple(told_interval(rate)[0] for rate in rates),
@@ -69,11 +72,11 @@ def _throughput(name: str, measured: tuple[Configuration, ...], left: int) -> Fi
     )
     names = _labels(measured)
     more = f"; {left:,} more configurations are in the tables" if left else ""
-    panel = Panel(kind="bars", x_label="", y_label="samples per second", series=(series,), names=names)
+    panel = Panel(kind="bars", x_label="", y_label=per_s, series=(series,), names=names)
     return Figure(
         name=f"{_stem(name)}_throughput",
         title=f"{name}: throughput{more}",
-        alt=f"Bars of samples per second on {name} for {', '.join(names)}.".replace("\n", " "),
+        alt=f"Bars of {per_s} on {name} for {', '.join(names)}.".replace("\n", " "),
         panels=(panel,),
         notes=notes_of(measured),
     )
@@ -142,7 +145,7 @@ def _speedups(name: str, report_input: ReportInput) -> Figure | None:
 
 def _short(configuration: Configuration) -> str:
     ranks = counted(configuration.trial.world_size, "rank")
-    return f"{ranks}\nbatch {configuration.trial.rank_batch_size:,}"
+    return f"{ranks}\n{batch_text(configuration.trial, configuration.trial.rank_batch_size)}"
 
 
 def _labels(measured: Sequence[Configuration]) -> tuple[str, ...]:

@@ -3,11 +3,13 @@
 import dataclasses
 from collections.abc import Callable
 
+from scalescope.analysis.commands.batches import batch_text
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.statistics import Estimate
 from scalescope.experiment.trial import ABLATIONS
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter, titled_by_run
+from scalescope.report.commands.jobs import job_name, units_of
 from scalescope.report.machine import ranks_of_a_node
 from scalescope.report.numbers import counted, percent, told_interval
 from scalescope.report.render.figure import Figure, Panel, Series
@@ -58,7 +60,7 @@ def _section(analyzed: AnalyzedRun) -> Section:
 
 def _figure(analyzed: AnalyzedRun, number: int, by: str | None) -> Figure:
     groups = grouped(analyzed.rows, by)
-    jobs = sorted({f"{row.trial.workload}, {row.trial.mode} scaling" for row in analyzed.rows})
+    jobs = sorted({f"{job_name(row.trial)}, {row.trial.mode} scaling" for row in analyzed.rows})
     best = max((row for row in analyzed.rows if not row.is_baseline), key=lambda row: row.efficiency.value)
     return Figure(
         name="scaling" if number == 0 else f"scaling_{number + 1}",
@@ -78,7 +80,7 @@ def grouped(rows: tuple[ScalingRow, ...], by: str | None = None) -> dict[str, li
     names = list(dict.fromkeys([*([by] if by else []), *varied]))[:_MOST_NAMES]
     groups: dict[str, list[ScalingRow]] = {}
     for row in scaled:
-        words = [f"{'' if row.trial.mode == 'weak' else 'global '}batch {row.batch:,}"]
+        words = [f"{'' if row.trial.mode == 'weak' else 'global '}{batch_text(row.trial)}"]
         words += [f"{name} {shown_value(row.trial, name)}" for name in names if name in row.trial.settings]
         groups.setdefault(", ".join(words), []).append(row)
     shown = dict(list(groups.items())[:_MOST_SERIES])
@@ -97,15 +99,13 @@ def _starts(baseline: ScalingRow, row: ScalingRow, names: list[str]) -> bool:
 
 
 def throughput_panel(groups: dict[str, list[ScalingRow]]) -> Panel:
-    """Samples per second, with the ideal: N times the rate per rank of the smallest number of ranks."""
-    series = [
-        _series(label, rows, lambda row: row.configuration.samples_per_s) for label, rows in groups.items()
-    ]
+    """Speed, with the ideal: N times the rate per rank of the smallest number of ranks."""
+    series = [_series(label, rows, lambda row: row.configuration.speed) for label, rows in groups.items()]
     ideals = [_ideal(rows, in_legend=number == 0) for number, rows in enumerate(groups.values())]
     return Panel(
         kind="lines",
         x_label="ranks",
-        y_label="samples per second",
+        y_label=f"{units_of(row.configuration for rows in groups.values() for row in rows)} per second",
         series=(*series, *ideals),
         x_log=True,
         y_log=True,
@@ -153,7 +153,7 @@ def _series(label: str, rows: list[ScalingRow], value: Value) -> Series:
 def _ideal(rows: list[ScalingRow], *, in_legend: bool) -> Series:
     ordered = sorted(rows, key=lambda row: row.ranks)
     least = ordered[0]
-    rate = least.configuration.samples_per_s.value / least.ranks
+    rate = least.configuration.speed.value / least.ranks
     return Series(
         label="ideal",
         x=tuple(float(row.ranks) for row in ordered),

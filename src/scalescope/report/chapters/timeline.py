@@ -6,6 +6,7 @@ from scalescope.analysis.trace.profile import TraceProfile
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.caveats import context
 from scalescope.report.chapter import Chapter, titled_by_run
+from scalescope.report.commands.jobs import job_name
 from scalescope.report.numbers import counted, percent
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.trace.sections import profile_sections
@@ -70,7 +71,7 @@ def _figure(analyzed: AnalyzedRun, profile: TraceProfile, number: int) -> Figure
     )
     return Figure(
         name="timeline" if number == 0 else f"timeline_{number + 1}",
-        title=f"One step of {profile.trial.workload} ({profile.trial.job_label})",
+        title=f"One step of {job_name(profile.trial)} ({profile.trial.job_label})",
         alt=f"Bars of compute and communication during one step of {counted(len(ranks), 'rank')}.{hidden}",
         panels=(
             Panel(

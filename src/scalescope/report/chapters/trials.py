@@ -1,7 +1,9 @@
 """Trials: every launch, as it was measured."""
 
+from scalescope.analysis.launches import summarise
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
+from scalescope.report.commands.jobs import units_of
 from scalescope.report.numbers import MISSING, milliseconds, significant
 from scalescope.report.section import Section, Table
 from scalescope.report.varied import disambiguate
@@ -9,17 +11,7 @@ from scalescope.results.result import Result
 from scalescope.results.run import Run
 
 _MOST = 2000
-_COLUMNS = (
-    "run",
-    "trial",
-    "launch",
-    "configuration",
-    "status",
-    "step ms",
-    "samples/s",
-    "duration s",
-    "reason",
-)
+_COLUMNS = ("run", "trial", "launch", "configuration", "status", "step ms", "{}/s", "duration s", "reason")
 _LEFT = frozenset(("run", "trial", "configuration", "status", "reason"))
 
 
@@ -39,7 +31,9 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     lines = (
         (f"{left:,} more launches are in trials.jsonl and tables/comprehensive_summary.csv.",) if left else ()
     )
-    table = Table(columns=_COLUMNS, rows=rows, left=_LEFT)
+    measured = [member for analyzed in report_input.analyzed_runs for member in analyzed.measured]
+    columns = tuple(name.format(units_of(measured)) for name in _COLUMNS)
+    table = Table(columns=columns, rows=rows, left=_LEFT)
     warnings = tuple(
         warning for analyzed in report_input.analyzed_runs for warning in _warnings(analyzed.run)
     )
@@ -85,6 +79,8 @@ def _speed(result: Result) -> tuple[float | None, float | None]:
     per_rank = [record.samples["step_time_s"] for record in result.ranks]
     window_s = max(sum(times) for times in per_rank)
     step_s = window_s / len(per_rank[0])
+    if result.trial.is_command:
+        return step_s, summarise(result).samples_per_s
     return step_s, result.trial.samples_per_step / step_s
 
 

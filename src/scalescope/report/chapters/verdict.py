@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from scalescope.analysis.commands.batches import batch_text
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.waterfall import (
     DELIVERED,
@@ -143,7 +144,7 @@ def waterfall_panel(shown: list[tuple[ScalingRow, Waterfall]]) -> Panel:
 
 def _name(row: ScalingRow, waterfall: Waterfall) -> str:
     single = waterfall.terms_that_are("no_interval")
-    return f"{row.ranks} ranks, batch {row.batch:,}{' (one launch, no intervals)' if single else ''}"
+    return f"{row.ranks} ranks, {batch_text(row.trial)}{' (one launch, no intervals)' if single else ''}"
 
 
 def _series(part: str, colour: int, shown: list[tuple[ScalingRow, Waterfall]]) -> Series:

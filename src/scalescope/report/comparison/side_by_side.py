@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scalescope.analysis.commands.batches import batch_text
 from scalescope.analysis.comparison.environments import Difference
 from scalescope.analysis.comparison.side_by_side import JobGroup, RunRow
 from scalescope.analysis.statistics import Estimate
+from scalescope.report.commands.jobs import units_of
 from scalescope.report.comparison.two_runs import SCHEMA_VERSION, differences_json
 from scalescope.report.numbers import (
     MISSING,
@@ -58,10 +60,11 @@ def _sentence(sides: SideBySide) -> str:
     shares = ", ".join(
         f"{percent(member.row.efficiency.value)} in {sides.runs[member.run]}" for member in group.members
     )
-    where = f"{counted(first.ranks, 'rank')}, batch {first.batch:,}"
+    where = f"{counted(first.ranks, 'rank')}, {batch_text(first.trial)}"
     if first.ranks == 1:
         rates = [f"{_rate(member)} in {sides.runs[member.run]}" for member in group.members]
-        return f"{where}: samples/s {', '.join(rates)}."
+        unit = units_of(member.row.configuration for member in group.members)
+        return f"{where}: {unit}/s {', '.join(rates)}."
     worst = max(group.members, key=lambda member: member.behind or 0.0)
     if worst.behind is None or worst.behind <= 0.0:
         return f"{where}: efficiency {shares}."
@@ -76,7 +79,9 @@ def _table(sides: SideBySide) -> Section:
     trials = [member.row.trial for group in sides.groups for member in group.members]
     left_out = ("strategy", "lr", "epochs", "steps_per_epoch", "warmup_steps")
     varied = [name for name in varied_settings(trials) if name not in left_out]
-    cells = [_cells(sides, member, varied) for group in sides.groups for member in group.members]
+    members = [member for group in sides.groups for member in group.members]
+    units = units_of(member.row.configuration for member in members)
+    cells = [_cells(sides, member, varied, units) for member in members]
     return Section(
         table=Table(
             columns=tuple(cells[0]),
@@ -92,14 +97,14 @@ def _table(sides: SideBySide) -> Section:
     )
 
 
-def _cells(sides: SideBySide, member: RunRow, varied: Sequence[str]) -> dict[str, str]:
+def _cells(sides: SideBySide, member: RunRow, varied: Sequence[str], units: str) -> dict[str, str]:
     row = member.row
     return {
         "ranks": f"{row.ranks}",
         "batch": f"{row.batch:,}",
         "run": sides.runs[member.run],
         **{name: shown_value(row.trial, name) for name in varied},
-        "samples/s": _rate(member),
+        f"{units}/s": _rate(member),
         "speedup": f"{row.speedup.value:.2f}×",
         "efficiency": MISSING if row.is_baseline else percent_with_interval(row.efficiency),
         "communication": _exposed(member),
@@ -111,7 +116,7 @@ def _cells(sides: SideBySide, member: RunRow, varied: Sequence[str]) -> dict[str
 
 
 def _rate(member: RunRow) -> str:
-    return significant(member.row.configuration.samples_per_s.value, 4)
+    return significant(member.row.configuration.speed.value, 4)
 
 
 def _exposed(member: RunRow) -> str:
@@ -142,7 +147,7 @@ def _alone(sides: SideBySide) -> tuple[Section, ...]:
 def _job_text(member: RunRow, varied: Sequence[str]) -> str:
     row = member.row
     words = [f"{name} {shown_value(row.trial, name)}" for name in varied if name in row.trial.settings]
-    return ", ".join((counted(row.ranks, "rank"), f"batch {row.batch:,}", *words))
+    return ", ".join((counted(row.ranks, "rank"), batch_text(row.trial), *words))
 
 
 def _differing(sides: SideBySide) -> tuple[Section, ...]:
@@ -178,7 +183,7 @@ def _row_json(sides: SideBySide, member: RunRow) -> dict[str, Any]:
         "world_size": row.ranks,
         "batch_size": row.batch,
         "mode": row.trial.mode,
-        "samples_per_s": row.configuration.samples_per_s.value,
+        "samples_per_s": row.configuration.speed.value,
         "speedup": row.speedup.value,
         "ci95_speedup": _interval(row.speedup),
         "efficiency": row.efficiency.value,

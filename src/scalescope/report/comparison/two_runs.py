@@ -13,6 +13,7 @@ from scalescope.analysis.run_spread import RunSpread
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.verdicts import NO_SPREAD
 from scalescope.experiment.trial import Trial
+from scalescope.report.commands.jobs import units_of
 from scalescope.report.comparison.undecided import is_hidden_by_spread, spread_line, undecided
 from scalescope.report.numbers import (
     counted,
@@ -158,8 +159,9 @@ def _table(compared: Compared) -> Section:
     judged = compared.comparison.judged
     name = names_of([config.trial for config in judged])
     rows = tuple(_row(name(config.trial), config) for config in judged)
+    units = units_of(side for config in judged for side in (config.before, config.after))
     return Section(
-        title=f"samples/s before ({compared.base}) and after ({compared.new}), 95 % intervals in brackets",
+        title=f"{units}/s before ({compared.base}) and after ({compared.new}), 95 % intervals in brackets",
         table=Table(
             columns=("configuration", "before", "after", "change", "verdict", "launches", _DETECTABLE),
             rows=rows,
@@ -176,8 +178,8 @@ def _row(name: str, judged: ComparedConfig) -> tuple[str, ...]:
     before, after = judged.launches
     return (
         name,
-        significant(judged.before.samples_per_s.value, 4),
-        significant(judged.after.samples_per_s.value, 4),
+        significant(judged.before.speed.value, 4),
+        significant(judged.after.speed.value, 4),
         signed(judged.speedup),
         f"{judged.verdict} (regression)" if judged.regressed else judged.verdict,
         f"{before} + {after}",
@@ -324,8 +326,8 @@ def _trial_json(judged: ComparedConfig) -> dict[str, Any]:
     return {
         "trial_id": judged.trial.trial_id,
         "configuration": judged.trial.label,
-        "base_samples_per_s": judged.before.samples_per_s.value,
-        "new_samples_per_s": judged.after.samples_per_s.value,
+        "base_samples_per_s": _value(judged.before.samples_per_s),
+        "new_samples_per_s": _value(judged.after.samples_per_s),
         "change": judged.change,
         "ci95_change": [speedup.low - 1.0, speedup.high - 1.0]
         if speedup.low is not None and speedup.high is not None
@@ -339,6 +341,10 @@ def _trial_json(judged: ComparedConfig) -> dict[str, Any]:
         "new_launches": judged.launches[1],
         "settings": dict(judged.trial.settings),
     }
+
+
+def _value(rate: Estimate | None) -> float | None:
+    return None if rate is None else rate.value
 
 
 def _spread_json(spread: RunSpread) -> dict[str, Any] | None:

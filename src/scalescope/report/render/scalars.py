@@ -44,8 +44,12 @@ def _write(writer: Any, configuration: Configuration) -> int:
             if measured is not None:
                 writer.add_scalar(f"epochs/{name}", measured, epoch.number)
                 count += 1
-    writer.add_scalar("summary/samples_per_s", configuration.samples_per_s.value, 0)
+    writer.add_scalar(f"summary/{_rate_name(configuration)}", configuration.speed.value, 0)
     return count + 1
+
+
+def _rate_name(configuration: Configuration) -> str:
+    return "samples_per_s" if configuration.knows_samples else "steps_per_s"
 
 
 def _writer() -> Any:

@@ -5,11 +5,12 @@ import io
 import unicodedata
 from typing import Any
 
-from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.configurations import Configuration, comparable_log_rates
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
 from scalescope.experiment.identity import identity
 from scalescope.report.analyzed_run import ReportInput, dataset_of
+from scalescope.report.commands.jobs import job_name, units_of
 from scalescope.report.numbers import MISSING, milliseconds, percent_with_interval, significant
 from scalescope.report.render.markdown import table_text
 from scalescope.report.section import Table
@@ -61,7 +62,7 @@ def summary_table(report_input: ReportInput) -> Table:
         "batch per rank",
         *names,
         "step ms",
-        "samples/s",
+        f"{units_of(jobs)}/s",
         "speedup",
         "efficiency",
     )
@@ -72,10 +73,10 @@ def summary_table(report_input: ReportInput) -> Table:
                 dataset_of(job),
                 job.trial.strategy,
                 str(job.trial.world_size),
-                f"{job.trial.rank_batch_size:,}",
+                f"{job.trial.rank_batch_size:,}" if job.trial.has_known_batch else MISSING,
                 *(shown_value(job.trial, name) for name in names),
                 milliseconds(job.step_time_s.value),
-                significant(job.samples_per_s.value, 4),
+                significant(job.speed.value, 4),
                 *_scaling_cells(report_input.row_of(job)),
             )
         )
@@ -93,17 +94,18 @@ def before_after(report_input: ReportInput) -> Table | None:
     groups: dict[tuple[object, ...], list[Configuration]] = {}
     for configuration in report_input.selected:
         trial = configuration.trial
-        job = (dataset_of(configuration), trial.workload, configuration.device)
+        job = (dataset_of(configuration), job_name(trial), configuration.device)
         groups.setdefault((*job, trial.world_size, trial.rank_batch_size), []).append(configuration)
     pairs = [group for group in groups.values() if len(group) == 2]
     different = [pair for pair in pairs if varied_settings([configuration.trial for configuration in pair])]
     rows = tuple(_change(before, after) for before, after in different)
+    units = units_of(configuration for pair in different for configuration in pair)
     columns = (
         "workload",
         "ranks",
         "changed settings",
-        "before, samples/s",
-        "after, samples/s",
+        f"before, {units}/s",
+        f"after, {units}/s",
         "after ÷ before",
     )
     left = frozenset(("workload", "changed settings"))
@@ -113,13 +115,13 @@ def before_after(report_input: ReportInput) -> Table | None:
 def _change(before: Configuration, after: Configuration) -> tuple[str, ...]:
     changed = varied_settings([before.trial, after.trial])
     words = [f"{n} {shown_value(before.trial, n)} → {shown_value(after.trial, n)}" for n in changed]
-    ratio = ratio_of_logs(after.log_rates, before.log_rates)
+    ratio = ratio_of_logs(*comparable_log_rates(after, before))
     return (
-        before.trial.workload,
+        job_name(before.trial),
         str(before.trial.world_size),
         "; ".join(words) or MISSING,
-        significant(before.samples_per_s.value, 4),
-        significant(after.samples_per_s.value, 4),
+        significant(before.speed.value, 4),
+        significant(after.speed.value, 4),
         _times(ratio),
     )
 
@@ -153,10 +155,10 @@ def _record(configuration: Configuration, row: ScalingRow | None) -> dict[str, A
         "device": configuration.device,
         "launches": len(configuration.launches),
         "mode": configuration.trial.mode,
-        "global_batch": configuration.global_batch,
-        "samples_per_s": rate.value,
-        "samples_per_s_low": rate.low,
-        "samples_per_s_high": rate.high,
+        "global_batch": configuration.global_batch or None,
+        "samples_per_s": None if rate is None else rate.value,
+        "samples_per_s_low": None if rate is None else rate.low,
+        "samples_per_s_high": None if rate is None else rate.high,
         "step_time_s": step.value,
         "median_step_time_s": configuration.median_step_s,
         "speedup": row.speedup.value if scaled and row else None,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from scalescope.analysis.commands.batches import batch_text, can_set_batch, counts_tokens
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.scaling.rows import (
     Reach,
@@ -13,6 +14,8 @@ from scalescope.analysis.scaling.rows import (
 from scalescope.analysis.statistics import Estimate
 from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.caveats import context, warnings_of
+from scalescope.report.commands.jobs import job_name, units_of
+from scalescope.report.commands.script import NOT_COMPARED, script_sections
 from scalescope.report.findings import command_of, continuing, findings_section
 from scalescope.report.machine import more_ranks, ranks_of_a_node
 from scalescope.report.numbers import (
@@ -27,6 +30,7 @@ from scalescope.report.numbers import (
 )
 from scalescope.report.scaling.waterfall import waterfall_sections
 from scalescope.report.section import Command, Section, Table
+from scalescope.report.trials import side_by_side
 from scalescope.report.varied import changed_settings, shown_value, title_of, varied_settings
 from scalescope.results.run import Run
 from scalescope.results.run_commands import PROGRAM, command_on
@@ -38,13 +42,27 @@ def scaling_sections(run: Run | AnalyzedRun) -> tuple[Section, ...]:
     analyzed = analyzed_run(run)
     rows = analyzed.rows
     if not rows:
-        return (Section(lines=("There are no finished measurements to show.",)),)
+        return _without_rows(analyzed)
     return (
         Section(lines=(verdict(rows),)),
         table_section(rows, ranks_of_a_node(analyzed.run, rows[-1].trial)),
         *waterfall_sections(rows, analyzed.steps),
+        *script_sections(analyzed.run),
         *findings_section(analyzed.diagnosis),
         *_noise_section(rows),
+    )
+
+
+def _without_rows(analyzed: AnalyzedRun) -> tuple[Section, ...]:
+    """What there is to say where world sizes cannot be compared."""
+    measured = tuple(member for member in analyzed.measured if not member.trial.is_ablation)
+    if not measured:
+        return (Section(lines=("There are no finished measurements to show.",)),)
+    return (
+        Section(lines=(NOT_COMPARED,)),
+        side_by_side(measured),
+        *script_sections(analyzed.run),
+        *findings_section(analyzed.diagnosis),
     )
 
 
@@ -73,6 +91,8 @@ def next_after_scaling(analyzed: AnalyzedRun) -> Command | None:
     """What to do after `scale`: the first thing that would change the verdict."""
     run, rows = analyzed.run, analyzed.rows
     scaled = [row for row in rows if not row.is_baseline]
+    if not rows and analyzed.measured:
+        return Command(label="give the samples of one rank and step with --samples-per-step")
     if not rows:
         return continuing(run)
     if not scaled:
@@ -86,6 +106,7 @@ def next_after_scaling(analyzed: AnalyzedRun) -> Command | None:
         costly = [finding for finding in findings if finding.share > 0.0 and finding.advice]
         if costly:
             return command_of(costly[0].advice[0])
+    if smallest_batch_reaching(rows, 0.8).batch is None and can_set_batch(scaled[0].trial):
         largest = max(row.batch for row in scaled)
         name = "batch_size" if scaled[0].trial.mode == "weak" else "global_batch_size"
         changes = {name: (largest * 2, largest * 4)}
@@ -111,7 +132,8 @@ def table_section(rows: tuple[ScalingRow, ...], node_ranks: int | None = None) -
     varied = varied_settings([row.trial for row in rows])
     wrapped = _wrapped_heading(rows)
     law = _law_heading(max(rows, key=lambda row: row.ranks), next_sizes)
-    cells = [_cells(row, next_sizes, varied, law, wrapped) for row in rows]
+    units = units_of(row.configuration for row in rows)
+    cells = [_cells(row, next_sizes, varied, law, wrapped, units) for row in rows]
     laws = (law,) if next_sizes else ()
     expert = ("mode", *laws, _SERIAL, wrapped, _COMM_MS, _INTERVAL)  # also in the title, -v and results.json
     return Section(
@@ -120,7 +142,7 @@ def table_section(rows: tuple[ScalingRow, ...], node_ranks: int | None = None) -
             columns=tuple(cells[0]),
             rows=tuple(tuple(row.values()) for row in cells),
             left=frozenset(("mode", "verdict")),
-            optional=(*expert, "samples/s"),
+            optional=(*expert, f"{units}/s"),
             expert=frozenset(expert),
         ),
         lines=(_UNSURE_NOTE,) if any(_UNSURE in cell for row in cells for cell in row.values()) else (),
@@ -130,7 +152,8 @@ def table_section(rows: tuple[ScalingRow, ...], node_ranks: int | None = None) -
 
 def _title(rows: tuple[ScalingRow, ...]) -> str:
     first = max(rows, key=lambda row: row.ranks)  # one rank is the same in both modes
-    batch = "batch per rank" if first.trial.mode == "weak" else "global batch"
+    tokens = "tokens" if counts_tokens(first.trial) else "batch"
+    batch = f"{tokens} per rank" if first.trial.mode == "weak" else f"global {tokens}"
     bases = {row.baseline_ranks for row in rows}
     base = "" if bases == {1} else f" · relative to {counted(first.baseline_ranks, 'rank')}"
     if len(bases) > 1:
@@ -141,7 +164,7 @@ def _title(rows: tuple[ScalingRow, ...]) -> str:
     counts = sorted({len(row.configuration.launches) for row in rows})
     launches = f"{counts[0]} to " * (len(counts) > 1) + counted(counts[-1], "launch")
     return (
-        f"{first.trial.mode} scaling · {first.trial.workload} on {first.trial.device} · {batch} · "
+        f"{first.trial.mode} scaling · {job_name(first.trial)} on {first.trial.device} · {batch} · "
         f"{launches} each{_changes(rows)}{base}{made}{marks}"
     )
 
@@ -155,7 +178,7 @@ def _changes(rows: tuple[ScalingRow, ...]) -> str:
 
 
 def _cells(
-    row: ScalingRow, next_sizes: tuple[int, ...], varied: tuple[str, ...], law: str, wrapped: str
+    row: ScalingRow, next_sizes: tuple[int, ...], varied: tuple[str, ...], law: str, wrapped: str, units: str
 ) -> dict[str, str]:
     configuration = row.configuration
     return {
@@ -163,11 +186,11 @@ def _cells(
         "batch": f"{row.batch:,}",
         **{name: shown_value(row.trial, name) for name in varied},
         "step (ms)": milliseconds(configuration.step_time_s.value),
-        "samples/s": significant(configuration.samples_per_s.value, 4),
+        f"{units}/s": significant(configuration.speed.value, 4),
         "speedup": f"{row.speedup.value:.2f}×",
         "efficiency": _efficiency(row),
         _INTERVAL: _interval(row),
-        wrapped: _against_wrapped(row),
+        **({wrapped: _against_wrapped(row)} if wrapped else {}),
         _COMM_SHARE: _communication_share(row),
         _COMM_MS: _communication_ms(row),
         _SERIAL: _serial(row.serial_fraction),
@@ -178,7 +201,9 @@ def _cells(
 
 
 def _wrapped_heading(rows: tuple[ScalingRow, ...]) -> str:
-    """The other baseline is the strategy on one rank, which is not always DDP."""
+    """The other baseline is the strategy on one rank, which is not always DDP; commands have none."""
+    if all(row.trial.is_command for row in rows):
+        return ""
     strategies = {row.trial.strategy for row in rows if row.trial.is_wrapped}
     return "vs 1-rank DDP" if strategies <= {"ddp"} else "vs 1-rank wrapper"
 
@@ -264,7 +289,8 @@ def verdict(rows: tuple[ScalingRow, ...], basis: str = "") -> str:
     if best.trial.oversubscribe:
         return f"{text}. The ranks share a GPU, so this is not a scaling measurement{basis}."
     doubt = _doubt((worst, best))
-    if varied:  # several jobs in one table: the smallest batch of which?
+    is_given = can_set_batch(best.trial)
+    if varied or not is_given:  # several jobs in one table: the smallest batch of which? Or there is no other
         return f"{text}{doubt}{basis}."
     return f"{text}; {_reach_text(rows)}{doubt}{basis}."
 
@@ -287,7 +313,7 @@ def _is_doubtful(row: ScalingRow) -> bool:
 def _delivery(row: ScalingRow, varied: tuple[str, ...]) -> str:
     job = "".join(f", {name} {shown_value(row.trial, name)}" for name in varied)
     reading = f"{row.reading}, {percent(row.efficiency.value)}"
-    return f"{row.speedup.value:.2f}× at batch {row.batch:,}{job} ({reading})"
+    return f"{row.speedup.value:.2f}× at {batch_text(row.trial)}{job} ({reading})"
 
 
 def _reach_text(rows: tuple[ScalingRow, ...]) -> str:
@@ -342,7 +368,7 @@ def _wrapper_of(row: ScalingRow) -> str:
 
 
 def _name(row: ScalingRow) -> str:
-    return f"{counted(row.ranks, 'rank')}, batch {row.batch:,}"
+    return f"{counted(row.ranks, 'rank')}, {batch_text(row.trial)}"
 
 
 def _ms(estimate: Estimate) -> str:

@@ -4,12 +4,15 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from scalescope.analysis.commands.batches import batch_text
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.waterfall import (
+    BETWEEN_RANKS,
     COMMUNICATION,
     NOT_SEPARATED,
     NOT_SIGNIFICANT,
     Segment,
+    Term,
     Waterfall,
 )
 from scalescope.analysis.scaling.whole_step import WholePart, WholeStep, whole_step
@@ -54,7 +57,7 @@ def _is_measured(waterfall: Waterfall) -> bool:
 
 def sentence(waterfall: Waterfall) -> str:
     """`4 ranks deliver 1.83× (weak); 2.17 lost: 1.90 communication, 0.27 not significant.`"""
-    what = f"{waterfall.trial.mode}, batch {waterfall.trial.rank_batch_size:,} per rank"
+    what = f"{waterfall.trial.mode}, {batch_text(waterfall.trial, waterfall.trial.rank_batch_size)} per rank"
     text = f"{waterfall.ranks} ranks deliver {waterfall.delivered:.2f}× ({what})"
     lost = waterfall.lost
     balance = f"{in_ranks(abs(lost))} {'lost' if lost > 0.0 else 'more than the ideal'}"
@@ -97,6 +100,8 @@ def named_with_parts(segment: Segment, waterfall: Waterfall) -> str:
     term = waterfall.term(segment.name)
     if term is None or not term.includes:
         return segment.name
+    if term.name == BETWEEN_RANKS:  # it is nothing but these
+        return f"{segment.name} ({', '.join(term.includes)})"
     return f"{segment.name} with {' and '.join(term.includes)}"
 
 
@@ -200,10 +205,20 @@ def _what_is_together(waterfall: Waterfall) -> tuple[str, ...]:
     ]
     if waterfall.source == "trace":
         lines.append("The terms come from recorded steps, not from ablations: the profiler slows steps.")
+    lines += [
+        f"Not separable: {', '.join(dict.fromkeys((*_without_between(term), *term.includes)))}: "
+        f"{term.merged_because}."
+        for term in waterfall.terms
+        if term.merged_because is not None and term.includes
+    ]
     reasons: dict[str, list[str]] = {}
     for term in waterfall.terms_that_are("not_measured"):
         reasons.setdefault(term.reason or "not measured", []).append(term.name)
     return (*lines, *(f"Unknown: {', '.join(names)}: {reason}." for reason, names in reasons.items()))
+
+
+def _without_between(term: Term) -> tuple[str, ...]:
+    return () if term.name == BETWEEN_RANKS else (term.name,)
 
 
 def _not_significant(waterfall: Waterfall) -> tuple[str, ...]:
@@ -281,6 +296,7 @@ def waterfall_json(waterfall: Waterfall) -> dict[str, Any]:
                 "significance": term.significance,
                 "unknown_because": term.reason,
                 "includes": list(term.includes),
+                "merged_because": term.merged_because,
             }
             for term in waterfall.terms
         ],

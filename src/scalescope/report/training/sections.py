@@ -2,7 +2,7 @@
 
 import json
 
-from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.configurations import TOKENS, Configuration
 from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.catalog.benchmarks.train import warmup_of
@@ -10,6 +10,8 @@ from scalescope.experiment.identity import identity
 from scalescope.experiment.trial import Trial
 from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.caveats import warnings_of
+from scalescope.report.commands.jobs import job_name
+from scalescope.report.commands.script import script_sections
 from scalescope.report.findings import command_of, findings_section
 from scalescope.report.machine import more_ranks
 from scalescope.report.numbers import (
@@ -18,14 +20,14 @@ from scalescope.report.numbers import (
     in_ms,
     in_s,
     is_useful,
-    milliseconds,
     percent,
     range_ms,
     significant,
 )
 from scalescope.report.section import Command, Section, Table
 from scalescope.report.training.step_waterfall import step_sections
-from scalescope.report.varied import changed_settings, shown_value, varied_settings
+from scalescope.report.trials import side_by_side
+from scalescope.report.varied import changed_settings, shown_value
 from scalescope.results.run import Run
 from scalescope.results.run_commands import command_on
 
@@ -44,43 +46,10 @@ def training_sections(run: Run | AnalyzedRun) -> tuple[Section, ...]:
     return (
         *sections,
         *((side_by_side(measured),) if len(measured) > 1 else ()),
+        *script_sections(analyzed.run),
         *step_sections(analyzed.steps),
         *findings_section(analyzed.diagnosis),
     )
-
-
-def side_by_side(measured: tuple[Configuration, ...]) -> Section:
-    """All configurations of a sweep in one table, by ranks, batch and what was varied."""
-    trials = [configuration.trial for configuration in measured]
-    varied = varied_settings(trials)
-    columns = ("configuration", *varied, "step (ms)", "samples/s", "95 % interval")
-    rows = tuple(
-        (
-            configuration.trial.label,
-            *(shown_value(configuration.trial, name) for name in varied),
-            milliseconds(configuration.step_time_s.value),
-            significant(configuration.samples_per_s.value, 4),
-            _rate_interval(configuration),
-        )
-        for configuration in sorted(
-            measured, key=lambda configuration: _sort_key(configuration.trial, varied)
-        )
-    )
-    return Section(
-        title="Side by side",
-        table=Table(columns=columns, rows=rows, left=frozenset(("configuration", *varied))),
-    )
-
-
-def _sort_key(trial: Trial, varied: tuple[str, ...]) -> tuple[object, ...]:
-    return trial.world_size, trial.rank_batch_size, *(shown_value(trial, name) for name in varied)
-
-
-def _rate_interval(configuration: Configuration) -> str:
-    rate = configuration.samples_per_s
-    if rate.low is None or rate.high is None or not is_useful(rate):
-        return MISSING
-    return f"{significant(rate.low, 4)} to {significant(rate.high, 4)}"
 
 
 _LAUNCHES_TO_SCALE = 3
@@ -108,7 +77,7 @@ def training_sentence(configuration: Configuration) -> str:
     """The fastest configuration in a sentence."""
     trial = configuration.trial
     return (
-        f"{trial.workload} ({trial.label}) trains {_throughput(configuration)} on {configuration.device}, "
+        f"{job_name(trial)} ({trial.label}) trains {_throughput(configuration)} on {configuration.device}, "
         f"{in_ms(configuration.step_time_s.value)} per step."
     )
 
@@ -118,6 +87,7 @@ def summary_section(configuration: Configuration) -> Section:
     warmup = warmup_of(configuration.trial.settings)
     total = configuration.measured_steps + warmup
     facts = [
+        *([("Command", configuration.trial.command)] if configuration.trial.is_command else []),
         ("World size", f"{configuration.trial.world_size}"),
         ("Device", configuration.device),
         ("Config", _changes(configuration)),
@@ -125,7 +95,7 @@ def summary_section(configuration: Configuration) -> Section:
         ("Measured steps", f"{configuration.measured_steps} / {total}"),
         ("Avg step time", in_ms(configuration.step_time_s.value, 2)),
         ("Throughput", _throughput(configuration)),
-        ("Measured samples", f"{sum(launch.samples for launch in configuration.launches):,}"),
+        *_measured_samples(configuration),
         ("95 % interval", _interval(configuration)),
         *(("Warning", doubt) for doubt in warnings_of(configuration)),
     ]
@@ -134,6 +104,15 @@ def summary_section(configuration: Configuration) -> Section:
         lines=tuple(_labelled(label, text) for label, text in facts),
         details=tuple(_labelled(label, text) for label, text in _detailed_facts(configuration)),
     )
+
+
+def _measured_samples(configuration: Configuration) -> list[tuple[str, str]]:
+    """In all launches; nothing where they are unknown."""
+    if not configuration.knows_samples:
+        return []
+    counted = sum(launch.samples or 0 for launch in configuration.launches)
+    name = "Measured tokens" if configuration.unit == TOKENS else "Measured samples"
+    return [(name, f"{counted:,}")]
 
 
 def _detailed_facts(configuration: Configuration) -> list[tuple[str, str]]:
@@ -156,8 +135,8 @@ def _all_settings(configuration: Configuration) -> dict[str, object]:
     stored = identity(configuration.trial.settings)
     shown = {name: value for name, value in stored.items() if value is not None}
     if configuration.launches[0].own_optimizer is not None:
-        shown["optimizer"] = f"{configuration.launches[0].own_optimizer} of the workload"
-        shown.pop("lr")
+        shown["optimizer"] = f"{configuration.launches[0].own_optimizer} of the {_owner(configuration.trial)}"
+        shown.pop("lr", None)
     return shown
 
 
@@ -166,26 +145,31 @@ def _changes(configuration: Configuration) -> str:
     trial = configuration.trial
     optimizer = configuration.launches[0].own_optimizer
     unused = () if optimizer is None else ("optimizer", "lr")
+    unused = (*unused, "workload") if trial.is_command else unused
     names = [name for name in changed_settings(trial) if name not in unused]
     words = [f"{name} {shown_value(trial, name)}" for name in names]
-    words += [] if optimizer is None else [f"optimizer {optimizer} of the workload"]
+    words += [] if optimizer is None else [f"optimizer {optimizer} of the {_owner(trial)}"]
     return ", ".join(words) or "all settings at their defaults"
 
 
+def _owner(trial: Trial) -> str:
+    return "script" if trial.is_command else "workload"
+
+
 def _banner(trial: Trial) -> str:
+    if trial.is_command:
+        return f"=== Training Benchmark ({job_name(trial)}) ==="
     if trial.strategy == "ddp":
         return "=== DDP Scaling Benchmark ==="
     return f"=== Training Benchmark ({trial.strategy}) ==="
 
 
 def _throughput(configuration: Configuration) -> str:
-    unit = configuration.trial.workload_card.unit
-    samples = f"{configuration.samples_per_s.value:,.0f} {unit}/s"
-    return (
-        samples
-        if configuration.tokens_per_s is None
-        else f"{samples}, {configuration.tokens_per_s:,.0f} tokens/s"
-    )
+    if not configuration.knows_samples:
+        return f"{significant(configuration.speed.value)} steps/s (samples per step are not known)"
+    speed = f"{configuration.speed.value:,.0f} {configuration.unit}/s"
+    tokens = configuration.tokens_per_s
+    return speed if tokens is None or configuration.unit == TOKENS else f"{speed}, {tokens:,.0f} tokens/s"
 
 
 def epoch_section(configuration: Configuration) -> Section | None:

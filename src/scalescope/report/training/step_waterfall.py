@@ -56,8 +56,8 @@ def names_of(steps: Sequence[StepFacts]) -> tuple[str, ...]:
 
 
 def _rate(facts: StepFacts) -> float:
-    """Samples per second of one rank."""
-    return facts.configuration.samples_per_s.value / facts.ranks
+    """Speed of one rank."""
+    return facts.configuration.speed.value / facts.ranks
 
 
 def step_section(facts: StepFacts, name: str = "") -> tuple[Section, ...]:
@@ -132,6 +132,8 @@ def _share(share: float) -> str:
 def _why_no_ideal(waterfall: StepWaterfall, configuration: Configuration | None) -> str:
     if configuration is not None and configuration.model_flops_per_s is None:
         return "the operations of this workload could not be counted"
+    if waterfall.trial.is_command:
+        return "the number format of the script's products is not known"
     return f"the speed of a matrix product in {waterfall.trial.precision} was not measured"
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from scalescope.analysis.commands.batches import OBSERVED_SETTINGS
 from scalescope.catalog.cards import all_settings, card
 from scalescope.catalog.code_lines import PARTS, Code, CodeLine, ScriptContext, ScriptPart
 from scalescope.catalog.setting import Setting
@@ -13,6 +14,7 @@ from scalescope.report.section import Section
 
 Changes = Mapping[str, tuple[Value, Value]]  # setting → (value before, value now)
 
+SCRIPT = "script"  # the strategy of a command
 _NOT_DECLARED = "its card does not say what it is in a script"
 _LOOP_PARTS: tuple[ScriptPart, ...] = (
     *("loop", "copy", "batch", "before_forward", "forward", "loss"),
@@ -64,7 +66,7 @@ def changes_between(baseline: Trial, winner: Trial) -> Changes:
     return {
         name: (before[name], value)
         for name, value in winner.settings.items()
-        if name in before and before[name] != value
+        if name in before and before[name] != value and name not in OBSERVED_SETTINGS
     }
 
 
@@ -100,7 +102,8 @@ def code_json(changes: Changes, context: ScriptContext) -> list[dict[str, Any]]:
 
 def lever_codes(changes: Changes, context: ScriptContext) -> tuple[LeverCode, ...]:
     """Every change with its lines, in the order in which ranks apply levers."""
-    settings = {name: _version(all_settings("train")[name], context) for name in all_settings("train")}
+    known = all_settings("train")
+    settings = {name: _version(known[name], context) for name in known}
     moved = {name: settings[name] for name in settings if name in changes}
     new = {name: _code_of(setting, changes[name][1], context) for name, setting in moved.items()}
     decided = {line.target for code in new.values() for line in code.lines}
@@ -130,10 +133,15 @@ def _is_visible(line: CodeLine) -> bool:
 
 
 def _version(versions: Sequence[Setting], context: ScriptContext) -> Setting:
-    """The setting as the card of the strategy declares it, or the first that is a lever."""
-    owner = card("strategies", context.strategy).__name__
-    ordered = sorted(versions, key=lambda version: (version.card != owner, version.lever is None))
-    return ordered[0]
+    """The setting as the card of the strategy declares it, or the first that is a lever; of a command, as its
+    cards do."""
+    of_commands = {card("workloads", "command").__name__, card("strategies", SCRIPT).__name__}
+    preferred = of_commands if context.strategy == SCRIPT else {card("strategies", context.strategy).__name__}
+
+    def distance(version: Setting) -> tuple[bool, bool, bool]:
+        return version.card not in preferred, version.card in of_commands, version.lever is None
+
+    return min(versions, key=distance)
 
 
 def _code_of(setting: Setting, value: Value, context: ScriptContext) -> Code:

@@ -45,8 +45,9 @@ def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
 
 
 def _in_script(tuning: Tuning) -> list[Section]:
-    """The lines that do the same in a script of one's own, for a workload of one's own."""
-    if not tuning.recommended or tuning.winner_trial is None or not tuning.baseline.workload_card.brings_data:
+    """The lines that do the same in a script of one's own, for a workload of one's own or a command."""
+    has_script = tuning.baseline.workload_card.brings_data or tuning.baseline.is_command
+    if not tuning.recommended or tuning.winner_trial is None or not has_script:
         return []
     changes = changes_between(tuning.baseline, tuning.winner_trial)
     return [code_section(changes, context_of(tuning.winner_trial))]

@@ -15,6 +15,7 @@ from scalescope.report.tuning.code import (
     context_of,
     lever_codes,
 )
+from tests.unit.analysis.made_commands import make_command
 from tests.unit.analysis.made_results import make_trial
 
 GPU = ScriptContext(device="cuda")
@@ -197,3 +198,52 @@ def test_changes_are_the_settings_that_both_trials_have() -> None:
 def test_the_section_can_be_copied_from_the_terminal_as_it_is() -> None:
     section = code_section({"precision": ("fp32", "bf16")}, GPU)
     assert section.code in plain_text([section])
+
+
+SCRIPT = ScriptContext(device="cuda", world_size=2, strategy="script")
+
+
+def test_levers_of_a_command_are_arguments_of_its_own_calls() -> None:
+    changes = {
+        "num_workers": (None, 4),
+        "pin_memory": (None, True),
+        "fused_optimizer": (False, True),
+        "bucket_cap_mb": (None, 5.0),
+        "static_graph": (None, True),
+    }
+    lines = lines_of(changes, SCRIPT)
+    assert any(
+        line.startswith("loader = DataLoader(dataset, ...") and "num_workers=4" in line for line in lines
+    )
+    assert any("pin_memory=True" in line for line in lines)
+    assert any(
+        "DistributedDataParallel(model, ..., bucket_cap_mb=5.0, static_graph=True)" in line for line in lines
+    )
+    assert any("fused=True" in line for line in lines)
+
+
+def test_levers_of_a_command_that_are_lines_of_their_own() -> None:
+    changes = {
+        "matmul_precision": ("script", "high"),
+        "autocast": ("script", "bf16"),
+        "compile": ("none", "default"),
+        "comm_hook": ("none", "fp16"),
+        "env": (None, {"NCCL_ALGO": "Ring"}),
+    }
+    text = code_section(changes, SCRIPT).code
+    ast.parse(text)
+    for line in (
+        'torch.set_float32_matmul_precision("high")',
+        'with torch.autocast("cuda", dtype=torch.bfloat16):',
+        "model.compile()",
+        "model.register_comm_hook(None, default_hooks.fp16_compress_hook)",
+        "export NCCL_ALGO=Ring",
+    ):
+        assert line in text
+
+
+def test_what_a_command_was_observed_to_do_is_no_change() -> None:
+    baseline = make_command(ranks=2)
+    winner = baseline.replace(num_workers=2, observed_batch_size=16, observed_unit=None)
+    assert changes_between(baseline, winner) == {"num_workers": (None, 2)}
+    assert context_of(winner).strategy == "script"

@@ -1,0 +1,111 @@
+"""A training command in words: how its steps and samples were counted, and what was changed in it."""
+
+from collections.abc import Sequence
+
+from scalescope.analysis.commands.script_facts import ScriptFacts, script_facts
+from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.scaling.rows import UNKNOWN_SAMPLES, NotCompared, not_compared
+from scalescope.report.commands.jobs import job_name
+from scalescope.report.numbers import counted
+from scalescope.report.section import Section
+from scalescope.results.run import Run
+
+NOT_COMPARED = "There is no scaling to report: the samples per step do not allow to compare world sizes."
+_UNKNOWN = (
+    "Samples: the samples per step are not known, so that world sizes cannot be compared; add "
+    "--samples-per-step with the samples that one rank works on in a step."
+)
+_SCALING = {"weak": "the same on every rank", "strong": "the same over all ranks together"}
+
+
+def script_sections(run: Run, *, with_command: bool = False) -> tuple[Section, ...]:
+    """A section for each command of a run, with the command itself where it is wanted; empty where there is
+    none."""
+    measured = [member for member in configurations(run.results) if member.trial.is_command]
+    sections = []
+    for facts in script_facts(run.results):
+        same = [member for member in measured if member.trial.command == facts.command]
+        title = f"How {job_name(facts.trial)} was measured"
+        command = (f"Command: {facts.command}",) if with_command else ()
+        sections.append(Section(title=title, lines=(*command, *script_lines(facts, same))))
+    return tuple(section for section in sections if section.lines)
+
+
+def script_lines(facts: ScriptFacts, measured: Sequence[Configuration]) -> list[str]:
+    """Steps, samples, what was left out, what still communicates, and skipped steps."""
+    return [
+        *_step_line(facts),
+        *_sample_lines(facts, measured),
+        *_left_out_line(facts),
+        *_remaining_line(facts),
+        *_skipped_line(facts),
+    ]
+
+
+def _step_line(facts: ScriptFacts) -> list[str]:
+    """`Step: optimizer steps of AdamW; 2 of them make a step.`"""
+    if facts.step_from is None:
+        return []
+    text = f"Step: {facts.step_from}"
+    if facts.optimizers is not None and facts.counts_optimizer_steps:
+        text += f" of {facts.optimizers}"
+    words = []
+    if (facts.events_per_step or 1) > 1:
+        words.append(f"{facts.events_per_step} of them make a step")
+    if (facts.micro_batches or 1) > 1:
+        words.append(f"{facts.micro_batches} forward passes per step")
+    return [f"{'; '.join((text, *words))}."]
+
+
+def _sample_lines(facts: ScriptFacts, measured: Sequence[Configuration]) -> list[str]:
+    """`Samples: 16,384 tokens per rank and step (first input of GPT), the same on every rank …`"""
+    normal = [member for member in measured if not member.trial.is_ablation]
+    reasons = not_compared(normal)
+    if not normal or any(reason.reason == UNKNOWN_SAMPLES for reason in reasons):
+        return [_UNKNOWN] if normal else []
+    if reasons:
+        return [_other_samples(reasons[0])]
+    source = f" ({facts.samples_from})" if facts.samples_from else ""
+    by_batch = {member.trial.given_batch_size: member for member in normal}
+    if len(by_batch) > 1:
+        return [f"Samples: counted in every launch{source}."]
+    largest = max(normal, key=lambda member: member.trial.world_size)
+    several = len({member.trial.world_size for member in normal}) > 1
+    mode = largest.trial.mode
+    scaling = f"; {_SCALING[mode]} at all world sizes: {mode} scaling" if several else ""
+    return [f"Samples: {_per_rank(largest)} per rank and step{source}{scaling}."]
+
+
+def _per_rank(configuration: Configuration) -> str:
+    samples = configuration.samples_per_step or 0.0
+    return f"{samples / configuration.trial.world_size:,.0f} {configuration.unit}"
+
+
+def _other_samples(reason: NotCompared) -> str:
+    """Neither weak nor strong scaling, with the figures that show it."""
+    counts = ", ".join(
+        f"{_per_rank(member)} on {counted(member.trial.world_size, 'rank')}" for member in reason.members
+    )
+    return (
+        f"Samples: per rank and step they are {counts}, which is neither weak nor strong scaling; world "
+        "sizes are not compared. --samples-per-step gives their number."
+    )
+
+
+def _left_out_line(facts: ScriptFacts) -> list[str]:
+    if not facts.suppressed:
+        return []
+    calls = ", ".join(f"{name} {counted(count, 'time')}" for name, count in facts.suppressed.items())
+    return [f"Left out while measuring, per launch: {calls}; --allow-writes keeps it."]
+
+
+def _remaining_line(facts: ScriptFacts) -> list[str]:
+    if not facts.remaining:
+        return []
+    return [f"Still sent in launches without communication: {', '.join(facts.remaining)}."]
+
+
+def _skipped_line(facts: ScriptFacts) -> list[str]:
+    if not facts.skipped_steps:
+        return []
+    return [f"GradScaler skipped {counted(facts.skipped_steps, 'step')} of a launch."]
