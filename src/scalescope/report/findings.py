@@ -5,7 +5,7 @@ from typing import Any
 
 from scalescope.diagnose.finding import Abstention, Advice, Diagnosis, Evidence, Finding
 from scalescope.report.numbers import data_size, in_ms, milliseconds, percent, significant
-from scalescope.report.section import Command, ListedFinding, Section
+from scalescope.report.section import ListedFinding, Section, ShownCommand
 from scalescope.results.run import Run
 from scalescope.results.run_record import resume_argv
 
@@ -50,16 +50,16 @@ def _listed(finding: Finding, *, every: bool) -> ListedFinding:
     )
 
 
-def command_of(advice: Advice) -> Command:
+def command_of(advice: Advice) -> ShownCommand:
     """Advice as a reader gets it: a command of ours, or the line to change."""
-    return Command(label=advice.label, argv=advice.argv, changes_job=advice.changes_job)
+    return ShownCommand(label=advice.label, argv=advice.argv, changes_job=advice.changes_job)
 
 
-def continuing(run: Run) -> Command:
+def continuing(run: Run) -> ShownCommand:
     """What to do where nothing was finished: go on, with twice the budget where one ended it."""
     budget = None if run.record.end is None else run.record.end.budget_s
     argv = resume_argv(run.path.resolve(), None if budget is None else 2.0 * budget)
-    return Command(label="continue" if budget is None else "continue with more time", argv=argv)
+    return ShownCommand(label="continue" if budget is None else "continue with more time", argv=argv)
 
 
 def _cost(finding: Finding) -> str:

@@ -18,7 +18,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class ShownCommand:
     """A command that a reader can run, and what it is for."""
 
     label: str
@@ -36,7 +36,7 @@ class ListedFinding:
     """A finding in one sentence, and the commands to try; renderers number them."""
 
     text: str
-    commands: tuple[Command, ...] = ()
+    commands: tuple[ShownCommand, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,5 +49,5 @@ class Section:
     code: str = ""
     lines: tuple[str, ...] = ()
     findings: tuple[ListedFinding, ...] = ()
-    commands: tuple[Command, ...] = ()
+    commands: tuple[ShownCommand, ...] = ()
     details: tuple[str, ...] = ()  # shown on request (-v)

@@ -7,7 +7,7 @@ from scalescope.errors import ExitCode
 from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.performance import NOTHING, headline, performance_sections, performance_text
 from scalescope.report.results_json import results_json
-from scalescope.report.section import Command, Section
+from scalescope.report.section import Section, ShownCommand
 from scalescope.report.trials import failure_section
 from scalescope.results.files import to_text
 from scalescope.results.run import Run
@@ -19,7 +19,7 @@ def report_of(
     study: Study | None,
     of: Run | AnalyzedRun,
     sections: tuple[Section, ...],
-    next_step: Command | None = None,
+    next_step: ShownCommand | None = None,
 ) -> Report:
     """The sections of a study with what all of them have: headline, explanation, files, exit code.
 

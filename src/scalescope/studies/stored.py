@@ -13,7 +13,7 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.quantities import counted
 from scalescope.report.findings import continuing
-from scalescope.report.section import Command, Section
+from scalescope.report.section import Section, ShownCommand
 from scalescope.results.run_commands import PROGRAM, repeating_command
 from scalescope.results.run_folder import ENVIRONMENT, find_runs, is_run_folder, read_json
 from scalescope.results.run_record import is_unfinished, resume_command
@@ -133,8 +133,10 @@ def next_section(report: Report) -> Section:
     steps = [] if step is None else [dataclasses.replace(step, label=f"Next: {step.label}")]
     if step is None or not step.argv:
         again = repeating_command(run.path, run.record)
-        page = Command(
+        page = ShownCommand(
             label="Next: a page with every figure", argv=(PROGRAM, "report", str(run.path.resolve()))
         )
-        steps.append(Command(label="Then measure again", argv=again) if step is not None and again else page)
+        steps.append(
+            ShownCommand(label="Then measure again", argv=again) if step is not None and again else page
+        )
     return Section(commands=tuple(steps))

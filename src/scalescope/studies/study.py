@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
-from scalescope.report.section import Command, Section
+from scalescope.report.section import Section, ShownCommand
 from scalescope.results.result import Result
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Report:
     sections: tuple[Section, ...]
     explain: Callable[[], tuple[Section, ...]] = tuple  # the performance report, made when it is asked for
     headline: str | None = None
-    next_step: Command | None = None
+    next_step: ShownCommand | None = None
     exit_code: int = 0
     files: Mapping[str, Callable[[], str]] = field(default_factory=dict)  # made when they are written
     run: "Run | None" = field(default=None, repr=False)

@@ -48,7 +48,7 @@ def _fused(is_on: bool, context: ScriptContext) -> Code:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingCommand(WorkloadTraits):
+class Command(WorkloadTraits):
     """A training command as it is: its own loop, its own launcher, nothing edited."""
 
     is_command = True

@@ -6,7 +6,7 @@ from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
 from scalescope.report.checks.nodes import node_sections
 from scalescope.report.numbers import MISSING, data_size
-from scalescope.report.section import Command, Section, Table
+from scalescope.report.section import Section, ShownCommand, Table
 
 _COLUMNS = (
     "run",
@@ -32,7 +32,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     )
     table = Table(columns=_COLUMNS, rows=rows, left=frozenset(_COLUMNS))
     commands = tuple(
-        Command(label=analyzed.name, argv=analyzed.argv)
+        ShownCommand(label=analyzed.name, argv=analyzed.argv)
         for analyzed in report_input.analyzed_runs
         if analyzed.argv
     )

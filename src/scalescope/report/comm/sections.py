@@ -16,7 +16,7 @@ from scalescope.report.caveats import context_notes
 from scalescope.report.comm.nccl_tests import table_text
 from scalescope.report.comm.pairs import pair_sections
 from scalescope.report.numbers import counted, data_rate, data_size, in_us_or_ms, percent
-from scalescope.report.section import Command, Section
+from scalescope.report.section import Section, ShownCommand
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run import Run
 from scalescope.results.run_commands import PROGRAM, flags_of
@@ -210,7 +210,7 @@ def gate_section(rows: tuple[CollectiveRow, ...], least: float) -> tuple[Section
     return Section(lines=(f"Gate failed: below {data_rate(least)}: {names}.",)), True
 
 
-def next_after_communication(run: Run) -> Command | None:
+def next_after_communication(run: Run) -> ShownCommand | None:
     """What to do after `comm`: training on the same ranks and links."""
     measured = [result.trial for result in run.of_status("ok")]
     if not measured:
@@ -220,7 +220,7 @@ def next_after_communication(run: Run) -> Command | None:
     placed = {name: value for name, value in placement.items() if value}
     ranks = {"world_size": (1, trial.world_size), "device": trial.device}
     argv = (PROGRAM, "scale", *flags_of({**ranks, **placed}))
-    return Command(label="how this network affects training", argv=argv)
+    return ShownCommand(label="how this network affects training", argv=argv)
 
 
 def communication_json(rows: tuple[CollectiveRow, ...]) -> dict[str, list[dict[str, Any]]]:

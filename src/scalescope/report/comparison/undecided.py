@@ -6,7 +6,7 @@ from pathlib import Path
 from scalescope.analysis.comparison.runs import ComparedConfig
 from scalescope.analysis.run_spread import LEAST_RUNS, RunSpread
 from scalescope.report.numbers import counted, short_percent
-from scalescope.report.section import Command, Section
+from scalescope.report.section import Section, ShownCommand
 from scalescope.results.run_commands import PROGRAM
 
 _TITLE = "What would decide it"
@@ -72,6 +72,6 @@ def _turns_line(launches: int, count: int, *, can_interleave: bool) -> str:
     )
 
 
-def _interleaving(paths: tuple[Path, Path]) -> Command:
+def _interleaving(paths: tuple[Path, Path]) -> ShownCommand:
     argv = (PROGRAM, "compare", *map(str, paths), "--interleave")
-    return Command(label="measure both in turns", argv=argv)
+    return ShownCommand(label="measure both in turns", argv=argv)

@@ -6,7 +6,7 @@ from scalescope.analysis.memory.rows import MemoryRow
 from scalescope.report.memory.sections import CATEGORIES, change_name
 from scalescope.report.memory.verdict import name_of, verdicts
 from scalescope.report.numbers import data_size, percent
-from scalescope.report.section import Command, Section
+from scalescope.report.section import Section, ShownCommand
 from scalescope.report.varied import varied_settings
 from scalescope.results.run import Run
 from scalescope.results.run_commands import command_on
@@ -55,7 +55,7 @@ def _sizes(row: MemoryRow) -> dict[str, int]:
     return {name: size for name in CATEGORIES if (size := row.measured(name))}
 
 
-def _what_saves(group: MemoryGroup, run: Run) -> tuple[Command, ...]:
+def _what_saves(group: MemoryGroup, run: Run) -> tuple[ShownCommand, ...]:
     """Changes that save most of the peak by the forecast, with the command that measures each."""
     savings = group.savings
     if savings is None:
@@ -68,7 +68,7 @@ def _what_saves(group: MemoryGroup, run: Run) -> tuple[Command, ...]:
     return tuple(_command(change, savings.peak, group, run) for change in ordered)
 
 
-def _command(change: Saving, peak: int, group: MemoryGroup, run: Run) -> Command:
+def _command(change: Saving, peak: int, group: MemoryGroup, run: Run) -> ShownCommand:
     saved = change.saved_bytes or 0
     label = (
         f"{change_name(change)} would save {data_size(saved)} of {data_size(peak)} per rank "
@@ -80,5 +80,5 @@ def _command(change: Saving, peak: int, group: MemoryGroup, run: Run) -> Command
     elif change.name == "bf16":
         settings = {"precision": "bf16"}
     if not settings:
-        return Command(label=label)
-    return Command(label=label, argv=command_on(run.path, "memory", settings))
+        return ShownCommand(label=label)
+    return ShownCommand(label=label, argv=command_on(run.path, "memory", settings))

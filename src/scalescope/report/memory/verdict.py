@@ -4,7 +4,7 @@ from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
 from scalescope.analysis.memory.rows import MemoryRow
 from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import counted, data_size
-from scalescope.report.section import Command
+from scalescope.report.section import ShownCommand
 from scalescope.report.varied import shown_value, varied_settings
 from scalescope.results.run import Run
 from scalescope.results.run_commands import Argv, command_on
@@ -97,19 +97,21 @@ def how_to_try(group: MemoryGroup) -> str:
     return f"to try it: leave out --no-search{' and add --memory-limit' * bool(limit)}"
 
 
-def next_after_memory(run: Run) -> Command | None:
+def next_after_memory(run: Run) -> ShownCommand | None:
     """What to do after `memory`."""
     groups = memory_groups(run)
     open_ones = [group for group in groups if not group.is_tried and group.calculated_batch is not None]
     searchable = [open_one for open_one in open_ones if not open_one.is_divided]
     if searchable and all(group.is_bounded for group in searchable):
         argv = command_on(run.path, "memory", {"search": True})
-        return Command(label="find the largest batch that fits", argv=argv)
+        return ShownCommand(label="find the largest batch that fits", argv=argv)
     if searchable:
         argv = command_on(run.path, "memory", {"search": True, "memory_limit": "4GiB"})
-        return Command(label="find the largest batch that fits in 4 GiB", argv=argv)
+        return ShownCommand(label="find the largest batch that fits in 4 GiB", argv=argv)
     if groups:
-        return Command(label="what a larger batch gains in speed", argv=_training_command(run, groups[0]))
+        return ShownCommand(
+            label="what a larger batch gains in speed", argv=_training_command(run, groups[0])
+        )
     return None
 
 

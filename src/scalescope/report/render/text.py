@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scalescope.report.section import Command, Section, Table
+from scalescope.report.section import Section, ShownCommand, Table
 
 _INDENT = "   "
 
@@ -30,7 +30,7 @@ def body_lines(section: Section) -> tuple[TextLine, ...]:
     return tuple(lines)
 
 
-def _prefix(command: Command) -> str:
+def _prefix(command: ShownCommand) -> str:
     """A command is tried; without one, the label is what to change."""
     return "try: " if command.argv else "change: "
 
@@ -45,7 +45,7 @@ def detail_lines(section: Section) -> tuple[TextLine, ...]:
     return tuple(TextLine(line) for line in section.details)
 
 
-def command_line(command: Command, prefix: str = "", *, indented: bool = False) -> TextLine:
+def command_line(command: ShownCommand, prefix: str = "", *, indented: bool = False) -> TextLine:
     """What a command is for, and the command as a shell takes it: the one place that makes it text."""
     changed = " (changes the job)" if command.changes_job else ""
     colon = ": " if command.argv else ""

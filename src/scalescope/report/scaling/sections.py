@@ -29,7 +29,7 @@ from scalescope.report.numbers import (
     significant,
 )
 from scalescope.report.scaling.waterfall import waterfall_sections
-from scalescope.report.section import Command, Section, Table
+from scalescope.report.section import Section, ShownCommand, Table
 from scalescope.report.trials import side_by_side
 from scalescope.report.varied import changed_settings, shown_value, title_of, varied_settings
 from scalescope.results.run import Run
@@ -87,18 +87,18 @@ _IN_TITLE = ("workload", "batch_size", "global_batch_size", "link", "split_gpu",
 _DOUBTFUL = 0.5  # width of an interval as a share of its value
 
 
-def next_after_scaling(analyzed: AnalyzedRun) -> Command | None:
+def next_after_scaling(analyzed: AnalyzedRun) -> ShownCommand | None:
     """What to do after `scale`: the first thing that would change the verdict."""
     run, rows = analyzed.run, analyzed.rows
     scaled = [row for row in rows if not row.is_baseline]
     if not rows and analyzed.measured:
-        return Command(label="give the samples of one rank and step with --samples-per-step")
+        return ShownCommand(label="give the samples of one rank and step with --samples-per-step")
     if not rows:
         return continuing(run)
     if not scaled:
         ranks = more_ranks(run, rows[0].trial)
         argv = command_on(run.path, run.record.verb, ranks, run.record.flags)
-        return Command(label="measure more world sizes to compare with", argv=argv)
+        return ShownCommand(label="measure more world sizes to compare with", argv=argv)
     if any(row.efficiency.low is None for row in scaled):
         return _with_more_launches(run)
     if smallest_batch_reaching(rows, 0.8).batch is None:
@@ -111,16 +111,18 @@ def next_after_scaling(analyzed: AnalyzedRun) -> Command | None:
         name = "batch_size" if scaled[0].trial.mode == "weak" else "global_batch_size"
         changes = {name: (largest * 2, largest * 4)}
         argv = command_on(run.path, run.record.verb, changes, run.record.flags)
-        return Command(label="a larger batch hides more of the exchange", argv=argv, changes_job=True)
-    return Command(
+        return ShownCommand(label="a larger batch hides more of the exchange", argv=argv, changes_job=True)
+    return ShownCommand(
         label="a page with every figure and its interval", argv=(PROGRAM, "report", str(run.path.resolve()))
     )
 
 
-def _with_more_launches(run: Run) -> Command:
+def _with_more_launches(run: Run) -> ShownCommand:
     if not run.record.repeatable:
-        return Command(label="confidence intervals need several launches: see --only-launch in --help-all")
-    return Command(
+        return ShownCommand(
+            label="confidence intervals need several launches: see --only-launch in --help-all"
+        )
+    return ShownCommand(
         label="more launches give confidence intervals",
         argv=resume_argv(run.path.resolve(), repeats=_LAUNCHES_FOR_A_CLAIM),
     )

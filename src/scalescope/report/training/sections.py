@@ -24,7 +24,7 @@ from scalescope.report.numbers import (
     range_ms,
     significant,
 )
-from scalescope.report.section import Command, Section, Table
+from scalescope.report.section import Section, ShownCommand, Table
 from scalescope.report.training.step_waterfall import step_sections
 from scalescope.report.trials import side_by_side
 from scalescope.report.varied import changed_settings, shown_value
@@ -56,7 +56,7 @@ _LAUNCHES_TO_SCALE = 3
 _WINDOW_TO_SCALE_S = 3.0
 
 
-def next_after_training(analyzed: AnalyzedRun) -> Command | None:
+def next_after_training(analyzed: AnalyzedRun) -> ShownCommand | None:
     """What to do after `train`."""
     run = analyzed.run
     trials = [result.trial for result in run.of_status("ok") if result.trial.is_training]
@@ -70,7 +70,7 @@ def next_after_training(analyzed: AnalyzedRun) -> Command | None:
     # One long launch answers how fast it is; how it scales takes several, and they may be short.
     several = {"repeats": _LAUNCHES_TO_SCALE, "window": _WINDOW_TO_SCALE_S}
     argv = command_on(run.path, "scale", {**more_ranks(run, trained[0]), **several})
-    return Command(label="how this changes with the number of ranks", argv=argv)
+    return ShownCommand(label="how this changes with the number of ranks", argv=argv)
 
 
 def training_sentence(configuration: Configuration) -> str:

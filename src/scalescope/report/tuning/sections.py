@@ -17,7 +17,7 @@ from scalescope.report.numbers import (
     shortened,
     signed_percent,
 )
-from scalescope.report.section import Command, Section, Table
+from scalescope.report.section import Section, ShownCommand, Table
 from scalescope.report.tuning.code import changes_between, code_section, context_of
 from scalescope.report.tuning.plan import left_out_section
 from scalescope.report.tuning.tuning import NOW, OtherJob, TriedCombination, TriedLever, Tuning
@@ -352,14 +352,14 @@ def _of_other_jobs(tuning: Tuning) -> list[str]:
     return lines
 
 
-def next_after_tuning(tuning: Tuning, path: Path) -> Command | None:
+def next_after_tuning(tuning: Tuning, path: Path) -> ShownCommand | None:
     """The one command that runs what was found, for the run at `path`, or goes on searching."""
     if tuning.recommended:
         argv = command_on(path, "train", file=TUNED)
-        return Command(label="train with the levers that help", argv=argv)
+        return ShownCommand(label="train with the levers that help", argv=argv)
     if tuning.finished or tuning.one_launch_each or tuning.baseline_failure is not None:
         return None
-    return Command(label="continue with more time", argv=resume_argv(path, _MORE_TIME_S))
+    return ShownCommand(label="continue with more time", argv=resume_argv(path, _MORE_TIME_S))
 
 
 def _estimate(speedup: Estimate) -> str:

@@ -68,7 +68,7 @@ def _checks(path: Path) -> tuple[Section, ...] | None:
     """What `check --json` printed, as `check` shows it; None for anything else."""
     from scalescope.analysis.checks.host import Check
     from scalescope.report.checks.sections import check_sections
-    from scalescope.report.section import Command
+    from scalescope.report.section import ShownCommand
     from scalescope.results.run_commands import CHECK
     from scalescope.results.run_folder import read_json
 
@@ -88,5 +88,5 @@ def _checks(path: Path) -> tuple[Section, ...] | None:
         )
     except (KeyError, TypeError, AttributeError):
         return None
-    again = Section(commands=(Command(label="Next: check this machine again", argv=CHECK),))
+    again = Section(commands=(ShownCommand(label="Next: check this machine again", argv=CHECK),))
     return (*check_sections(checks, [])[:2], again)

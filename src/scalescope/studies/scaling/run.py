@@ -29,7 +29,7 @@ from scalescope.studies.study import Host, Interim, Report, Study
 
 if TYPE_CHECKING:
     from scalescope.report.analyzed_run import AnalyzedRun
-    from scalescope.report.section import Command
+    from scalescope.report.section import ShownCommand
     from scalescope.results.run import Run
     from scalescope.studies.request import Request
 
@@ -127,7 +127,7 @@ class RunStudy(Study):
         report = report_of(self, analyzed, sections, self._next_step(analyzed))
         return with_files(report, {PAGE: lambda: page_of(run)})
 
-    def _next_step(self, analyzed: "AnalyzedRun") -> "Command | None":
+    def _next_step(self, analyzed: "AnalyzedRun") -> "ShownCommand | None":
         from scalescope.report.memory.verdict import next_after_memory
         from scalescope.report.scaling.sections import next_after_scaling
         from scalescope.report.training.sections import next_after_training

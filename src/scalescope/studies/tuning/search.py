@@ -25,7 +25,7 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.observed import without_observations
 from scalescope.experiment.record import to_yaml
 from scalescope.experiment.trial import Trial
-from scalescope.report.section import Command
+from scalescope.report.section import ShownCommand
 from scalescope.report.tuning.as_json import tuning_json
 from scalescope.report.tuning.sections import CURRENT, next_after_tuning
 from scalescope.report.tuning.tuning import Tuning
@@ -305,7 +305,7 @@ class Search:
     def read(self, run: Run) -> Tuning:
         return read_tuning(self, run)
 
-    def next_step(self, run: Run) -> Command | None:
+    def next_step(self, run: Run) -> ShownCommand | None:
         return next_after_tuning(self.read(run), run.path)
 
     def interim(self, run: Run) -> Interim | None:

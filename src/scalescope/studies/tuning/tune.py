@@ -11,7 +11,7 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.machines.emulation import emulation_notes
-from scalescope.report.section import Command, Section
+from scalescope.report.section import Section, ShownCommand
 from scalescope.results.result import Result
 from scalescope.studies.commands.planning import check_keep_running
 from scalescope.studies.flags import read_flags
@@ -44,7 +44,7 @@ class Procedure(Protocol):
 
     def files(self, run: "Run") -> dict[str, str]: ...
 
-    def next_step(self, run: "Run") -> Command | None: ...
+    def next_step(self, run: "Run") -> ShownCommand | None: ...
 
     def interim(self, run: "Run") -> Interim | None: ...
 

@@ -14,7 +14,7 @@ from scalescope.analysis.tuning.losses import loss_of
 from scalescope.catalog.setting import Setting
 from scalescope.errors import ScalescopeError
 from scalescope.experiment.trial import Value
-from scalescope.report.section import Command
+from scalescope.report.section import ShownCommand
 from scalescope.report.tuning.as_json import tuning_json
 from scalescope.report.tuning.sections import fastest_so_far
 from scalescope.report.tuning.tuning import NOW, OtherJob, TriedCombination, TriedLever, Tuning
@@ -142,7 +142,7 @@ class SingleLaunches:
             if every.trial_id in by_id
         )
 
-    def next_step(self, run: Run) -> Command | None:
+    def next_step(self, run: Run) -> ShownCommand | None:
         """The command that launches what looked fastest anew; none where nothing did."""
         best = fastest_so_far(self.read(run))
         if best is None:
@@ -153,10 +153,10 @@ class SingleLaunches:
         if self.host.nodes == 1:
             lever = f"{candidate.name}={_typed(setting, candidate.value)}"
             argv = command_on(run.path, "tune", {"repeats": _LAUNCHES}, ("--levers", lever))
-            return Command(label="without torchrun or srun", argv=argv)
+            return ShownCommand(label="without torchrun or srun", argv=argv)
         return self._as_job(run, candidate, setting)
 
-    def _as_job(self, run: Run, candidate: Candidate, setting: Setting) -> Command:
+    def _as_job(self, run: Run, candidate: Candidate, setting: Setting) -> ShownCommand:
         """Jobs with and without the lever, on the nodes of this run."""
         baseline = self.levers.baseline
         ranks = "gpus_per_node" if baseline.on_gpu else "tasks_per_node"
@@ -170,9 +170,9 @@ class SingleLaunches:
         if setting.kind == "bool":
             (flag,) = flags_of({candidate.name: candidate.value})
             argv = command_on(run.path, "train", job)
-            return Command(label=f"as jobs, once as it is and once with {flag}", argv=argv)
+            return ShownCommand(label=f"as jobs, once as it is and once with {flag}", argv=argv)
         argv = command_on(run.path, "train", {candidate.name: (now, candidate.value), **job})
-        return Command(label="as jobs, with and without it", argv=argv)
+        return ShownCommand(label="as jobs, with and without it", argv=argv)
 
 
 def _starts_slowly(setting: Setting, candidate: Candidate) -> bool:

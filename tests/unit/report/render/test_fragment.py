@@ -3,7 +3,7 @@
 from html.parser import HTMLParser
 
 from scalescope.report.render.fragment import html_fragment
-from scalescope.report.section import Command, ListedFinding, Section, Table
+from scalescope.report.section import ListedFinding, Section, ShownCommand, Table
 
 _EVIL = "<script>alert('x')</script>&\x1b\""
 _EVERYWHERE = Section(
@@ -16,8 +16,8 @@ _EVERYWHERE = Section(
     ),
     code=f"a = 1\nb = {_EVIL!r}",
     lines=(_EVIL,),
-    findings=(ListedFinding(text=_EVIL, commands=(Command(label=_EVIL, argv=("run", _EVIL)),)),),
-    commands=(Command(label=_EVIL, argv=("run", _EVIL)),),
+    findings=(ListedFinding(text=_EVIL, commands=(ShownCommand(label=_EVIL, argv=("run", _EVIL)),)),),
+    commands=(ShownCommand(label=_EVIL, argv=("run", _EVIL)),),
     details=(_EVIL,),
 )
 

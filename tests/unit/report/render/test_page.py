@@ -13,7 +13,7 @@ from scalescope.report.chapter import Chapter
 from scalescope.report.glossary import GLOSSARY
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.render.page import page
-from scalescope.report.section import Command, ListedFinding, Section, Table
+from scalescope.report.section import ListedFinding, Section, ShownCommand, Table
 from tests.made_runs import HOSTILE
 
 EVIL = '</script><script>alert(1)</script>" onmouseover="alert(2)\' &amp; {{ 7 * 7 }}'
@@ -42,7 +42,7 @@ def picture(name: str = "picture", text: str = "text") -> Figure:
 
 def chapter(text: str = "text", **others: Any) -> Chapter:
     table = Table(columns=(text, "number"), rows=((text, "1"),), left=frozenset((text,)))
-    command = Command(label=text, argv=(text,))
+    command = ShownCommand(label=text, argv=(text,))
     finding = ListedFinding(text=text, commands=(command,))
     section = Section(
         title=text,
@@ -95,7 +95,7 @@ def test_every_chapter_has_a_link() -> None:
 
 def test_a_term_is_explained_once_in_every_chapter_but_not_in_code_or_figures() -> None:
     lines = ("two ranks", "three ranks")
-    command = Command(label="try", argv=("scalescope", "--ranks", "ranks"))
+    command = ShownCommand(label="try", argv=("scalescope", "--ranks", "ranks"))
     section = Section(lines=lines, commands=(command,), details=lines)
     chapters = tuple(
         chapter(name=name, sections=(section,), figures=(picture(name, "ranks"),)) for name in ("a", "b")

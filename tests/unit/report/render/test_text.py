@@ -4,15 +4,15 @@ import pytest
 
 from scalescope.report.render.markdown import code, markdown
 from scalescope.report.render.text import TextLine, body_lines, plain_text
-from scalescope.report.section import Command, ListedFinding, Section, Table
+from scalescope.report.section import ListedFinding, Section, ShownCommand, Table
 
-TRY = Command(label="a larger batch: 64", argv=("scalescope", "tune", "x:", "y"), changes_job=True)
+TRY = ShownCommand(label="a larger batch: 64", argv=("scalescope", "tune", "x:", "y"), changes_job=True)
 SECTION = Section(
     title="Title",
     table=Table(columns=("name", "n"), rows=(("long name", "1"),)),
     lines=("a line",),
     findings=(ListedFinding(text="first"), ListedFinding(text="second", commands=(TRY,))),
-    commands=(Command(label="run", argv=("scalescope", "scale")),),
+    commands=(ShownCommand(label="run", argv=("scalescope", "scale")),),
     details=("a detail",),
 )
 
@@ -28,7 +28,7 @@ def test_findings_are_numbered_and_commands_are_kept_apart_from_their_labels() -
 
 
 def test_a_command_that_changes_the_job_is_marked() -> None:
-    same, other = (Command(label="a", argv=("b",), changes_job=changes) for changes in (False, True))
+    same, other = (ShownCommand(label="a", argv=("b",), changes_job=changes) for changes in (False, True))
     lines = [body_lines(Section(commands=(command,)))[0].text for command in (same, other)]
     assert lines[0] == "a: " and "changes the job" in lines[1]
 
