@@ -47,13 +47,13 @@ def comm_hook_code(precision: str, context: ScriptContext) -> Code:
         return Code()
     lines: tuple[CodeLine, ...] = (
         statement("imports", "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks"),
-        statement("wrapped", f"model.registercomm_hook_code(None, {_HOOKS[precision]})"),
+        statement("wrapped", f"model.register_comm_hook(None, {_HOOKS[precision]})"),
     )
     if precision == "bf16" and context.device == "cpu":
         lines = (
             statement("imports", "import torch.distributed as dist"),
             statement("definitions", _SEND_BF16),
-            statement("wrapped", "model.registercomm_hook_code(None, send_bf16)"),
+            statement("wrapped", "model.register_comm_hook(None, send_bf16)"),
         )
     return code(*lines)
 
