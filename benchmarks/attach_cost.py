@@ -1,15 +1,16 @@
 """What our hooks cost per step of a training script: on and off in alternating blocks inside one process.
 
-    python benchmarks/attach_cost.py [--device cpu] [--steps 300] [--rounds 40]
+    python benchmarks/attach_cost.py [--device cpu] [--steps 20] [--pairs 2000]
 
 The script is a small model with a DataLoader, so that every hook is used: optimizer, model input, backward,
-loader. Each round has a block of steps under the hooks, inside their measured window, and a block without, in
-random order. Prints the difference of typical steps with a 95 % interval over rounds.
+loader. Each pair has a block of steps under the hooks, inside their measured window, and a block without, in
+random order. Prints the median difference per step with its 95 % interval over pairs.
 """
 
 import argparse
 import itertools
 import json
+import math
 import os
 import random
 import statistics
@@ -23,7 +24,6 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from scalescope.analysis.statistics import mean_with_interval
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.catalog.setting import settings_of
 from scalescope.results.ranks.attach_job import AttachJob
@@ -39,43 +39,78 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=20, help="per block")
+    parser.add_argument("--pairs", type=int, default=2000)
     parser.add_argument("--width", type=int, default=64)
     options = parser.parse_args(argv)
     torch.set_num_threads(1)
     step = training_step(torch.device(options.device), options.width)
-    for _ in range(50):
-        step()
     differences, plain = [], []
     order = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(options.rounds):
-            blocks: list[Callable[[], float]] = [
-                lambda: hooked_block(step, options.steps, Path(folder)),
-                lambda: plain_block(step, options.steps),
-            ]
+        hooks = Hooks(step, Path(folder), 2 * options.steps * options.pairs)
+        for _ in range(options.pairs):
             times = {}
-            for number in order.sample((0, 1), k=2):
-                times[number] = blocks[number]()
-            differences.append((times[0] - times[1]) * 1e6)
-            plain.append(times[1] * 1e6)
-    cost = mean_with_interval(differences)
+            for is_on in order.sample((True, False), k=2):
+                (hooks.put_back if is_on else hooks.take_away)()
+                step()
+                times[is_on] = block(step, options.steps)
+            differences.append((times[True] - times[False]) * 1e6)
+            plain.append(times[False] * 1e6)
+        hooks.take_away()
+    low, middle, high = median_with_interval(differences)
     print(
         json.dumps(
             {
                 "device": options.device,
                 "torch": torch.__version__,
                 "step_us": round(statistics.median(plain), 1),
-                "cost_us_per_step": round(cost.value, 2),
-                "low": None if cost.low is None else round(cost.low, 2),
-                "high": None if cost.high is None else round(cost.high, 2),
-                "rounds": options.rounds,
+                "cost_us_per_step": round(middle, 2),
+                "low": round(low, 2),
+                "high": round(high, 2),
+                "pairs": options.pairs,
                 "steps_per_block": options.steps,
             }
         )
     )
     return 0
+
+
+def median_with_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """The median and its 95 % interval by order statistics, which no outlier moves."""
+    ordered = sorted(values)
+    half = 1.96 * math.sqrt(len(ordered)) / 2
+    middle = len(ordered) / 2
+    return ordered[int(middle - half)], statistics.median(ordered), ordered[math.ceil(middle + half)]
+
+
+class Hooks:
+    """The hooks of a session inside its measured window, which can be taken away and put back."""
+
+    def __init__(self, step: Callable[[], None], folder: Path, steps: int) -> None:
+        self._plain_backward = torch.autograd.backward
+        self._session = Session(_job(folder, steps), ProcessFile(_job(folder, steps)))
+        self._session.install()
+        self._timed_backward = torch.autograd.backward
+        for _ in range(_BEFORE_WINDOW + 50):
+            step()
+        self._is_on = True
+
+    def take_away(self) -> None:
+        if self._is_on:
+            for part in (self._session._optimizers, self._session._inputs, self._session._loaders):
+                part.remove()
+            torch.autograd.backward = self._plain_backward
+            self._is_on = False
+
+    def put_back(self) -> None:
+        if not self._is_on:
+            self._session._optimizers.install()
+            self._session._loaders.install()
+            for module in self._session._inputs.modules:
+                self._session._inputs._hook(module)
+            torch.autograd.backward = self._timed_backward
+            self._is_on = True
 
 
 def training_step(device: torch.device, width: int) -> Callable[[], None]:
@@ -94,26 +129,12 @@ def training_step(device: torch.device, width: int) -> Callable[[], None]:
     return step
 
 
-def plain_block(step: Callable[[], None], count: int) -> float:
-    """A typical step, in seconds: the lower quartile, which other processes hardly move."""
-    times = []
+def block(step: Callable[[], None], count: int) -> float:
+    """The time per step, in seconds."""
+    began = time.perf_counter()
     for _ in range(count):
-        began = time.perf_counter()
         step()
-        times.append(time.perf_counter() - began)
-    return statistics.quantiles(times, n=4)[0]
-
-
-def hooked_block(step: Callable[[], None], count: int, folder: Path) -> float:
-    """The same under the hooks; only steps inside the window count."""
-    session = Session(_job(folder, 2 * count), ProcessFile(_job(folder, 2 * count)))
-    session.install()
-    try:
-        for _ in range(_BEFORE_WINDOW + 2):
-            step()
-        return plain_block(step, count)
-    finally:
-        session.remove()
+    return (time.perf_counter() - began) / count
 
 
 def _job(folder: Path, steps: int) -> AttachJob:

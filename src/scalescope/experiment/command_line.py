@@ -16,6 +16,7 @@ COMMAND = "command"  # the workload, and the setting that holds the words
 VARY = "vary"
 AFTER_DASHES = "-- COMMAND"  # the origin of a command that stands behind two dashes
 KNOWN = ("world_size", "batch_size", "global_batch_size")
+_ATTACH = "attach"  # for `python -m scalescope.attach --job {attach}`, where no environment reaches the ranks
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _PLAIN = re.compile(r"(?:[A-Za-z0-9@%+=:./_-]|\{[A-Za-z_][A-Za-z0-9_]*\})+")
@@ -43,9 +44,11 @@ def placeholders(command: str, varied: Iterable[str]) -> frozenset[str]:
     return frozenset(_PLACEHOLDER.findall(command)) & {*KNOWN, *varied}
 
 
-def filled_words(trial: Trial) -> list[str]:
-    """The words of a trial's command with its values filled in."""
+def filled_words(trial: Trial, job_file: str | None = None) -> list[str]:
+    """The words of a trial's command with its values filled in; `{attach}` is the file of the launch's job."""
     values = {name: trial.settings.get(name) for name in KNOWN} | trial.varied
+    if job_file is not None:
+        values[_ATTACH] = job_file
     return [_PLACEHOLDER.sub(lambda match: _value(match, values), word) for word in words_of(trial.command)]
 
 

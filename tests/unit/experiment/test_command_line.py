@@ -172,3 +172,10 @@ def test_the_same_script_in_another_folder_is_the_same_job() -> None:
         for path in ("/a/train.py", "/b/train.py", "/b/other.py")
     )
     assert job_key(here) == job_key(there) != job_key(other)
+
+
+def test_the_file_of_the_job_has_a_placeholder() -> None:
+    command = "python -m scalescope.attach --job {attach} -- train.py {other}"
+    (trial,) = expanded(command=command, world_size=1).trials
+    assert filled_words(trial, "/x/job.json")[-4:] == ["/x/job.json", "--", "train.py", "{other}"]
+    assert "{attach}" in filled_words(trial)

@@ -108,9 +108,9 @@ class CommandLaunch:
         return self.folder.log_file(self.trial.trial_id, self.number, 0).absolute()
 
     def _start(self) -> CommandProcess:
-        words = filled_words(self.trial)
         environments = rank_environments(self.trial, self.split, self.gpus)
         job_file, hook = self.directory / "job.json", self.directory / "python"
+        words = filled_words(self.trial, str(job_file))
         hook.mkdir()
         (hook / "sitecustomize.py").write_text(_HOOK.read_text(encoding="utf-8"), encoding="utf-8")
         (self.directory / PROCESSES).mkdir()
