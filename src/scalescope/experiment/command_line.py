@@ -45,7 +45,7 @@ def placeholders(command: str, varied: Iterable[str]) -> frozenset[str]:
 
 
 def filled_words(trial: Trial, job_file: str | None = None) -> list[str]:
-    """The words of a trial's command with its values filled in; `{attach}` is the file of the launch's job."""
+    """The words of a trial's command with its values filled in; `{attach}` is the file of the job."""
     values = {name: trial.settings.get(name) for name in KNOWN} | trial.varied
     if job_file is not None:
         values[_ATTACH] = job_file
