@@ -52,8 +52,7 @@ def test_no_kind_of_card_is_forgotten_here() -> None:
 @pytest.mark.parametrize(("kind", "name"), EVERY_CARD)
 def test_a_card_describes_itself(kind: str, name: str) -> None:
     card = cards.card_in(kind, name)
-    # A `Command` of the report is something else.
-    assert card.__name__.lower().removeprefix("training") == name.replace("_", "")
+    assert card.__name__.lower() == name.replace("_", "")
     assert card.__doc__ is not None
     assert not card.__doc__.startswith(f"{card.__name__}(")  # the docstring that a dataclass gets by default
 
