@@ -71,7 +71,7 @@ def test_a_value_of_vary_may_be_a_list(entries: Any) -> None:
 def test_what_does_not_work_is_one_line(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "_with_ranks", lambda *arguments: pytest.fail("it was measured"))
+    monkeypatch.setattr(measuring, "with_ranks", lambda *arguments: pytest.fail("it was measured"))
     with pytest.raises(SystemExit) as leaving:
         app.main(words)
     assert leaving.value.code == 2

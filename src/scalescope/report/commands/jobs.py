@@ -10,7 +10,7 @@ from scalescope.experiment.command_line import words_of
 from scalescope.experiment.trial import Trial
 
 _SCRIPT = ".py"
-_MODULE = ("-m", "--module")
+_MODULE = frozenset({"-m", "--module"})
 _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 
 

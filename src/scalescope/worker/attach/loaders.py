@@ -15,7 +15,7 @@ _PRELOADED = 8  # batches of a loader that are kept and handed out again and aga
 ARGUMENTS = ("num_workers", "pin_memory", "prefetch_factor")
 
 
-class LoaderWatch:
+class ScriptLoaders:
     """Times every batch that a DataLoader hands out, and applies what a trial changes about loaders."""
 
     def __init__(self, changes: Mapping[str, Any], *, preloads: bool) -> None:

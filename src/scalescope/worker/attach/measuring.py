@@ -35,7 +35,7 @@ _LOOKING_STEPS = 2  # until the modules that the script calls are known
 _ALIVE_S = 1.0  # between two looks at whether the launcher is there
 
 
-class Measuring:
+class ScriptMeasuring:
     """One rank's measurement; `tick` is called at the end of every step of the script.
 
     `observe` is called when the window begins and returns what to call for the counters when it ends;
@@ -126,7 +126,7 @@ class Measuring:
         self._clock.finish()
         self._warmup_times_s += self._clock.step_times_s()
         step_s = max(typical_step_s(self._warmup_times_s), 1e-9)
-        extra, steps = map(int, self.ranks.agree("window", self._window(step_s)).split())
+        extra, steps = json.loads(self.ranks.agree("window", json.dumps(self._window(step_s))))
         self._planned = steps
         self.position.plan(self.position.begun + extra + steps)
         self.position.enter(RankStage.STEADY, slowest_warmup_s=max(self._warmup_times_s))
@@ -138,7 +138,7 @@ class Measuring:
         else:
             self._begin_window()
 
-    def _window(self, step_s: float) -> str:
+    def _window(self, step_s: float) -> tuple[int, int]:
         """How many steps to warm up further, and how many to measure; rank 0 decides for all."""
         extra = 0
         if self._device.type == "cuda" and self._options.steps_per_epoch == "auto":
@@ -146,7 +146,7 @@ class Measuring:
             extra = max(0, min(math.ceil(missing), _MOST_EXTRA_STEPS))
         window_s = self._options.window or 1.5
         steps = max(self._options.min_steps, min(math.ceil(window_s / step_s), MOST_STEPS))
-        return f"{extra} {steps}"
+        return extra, steps
 
     def _extending(self) -> None:
         assert self._clock is not None

@@ -21,8 +21,8 @@ from scalescope.results.ranks.attach_job import OBSERVED, REMAINING, SUPPRESSED,
 from scalescope.worker.attach.imports import after_import, forget_imports
 from scalescope.worker.attach.inputs import ModelInputs
 from scalescope.worker.attach.levers import ScriptLevers
-from scalescope.worker.attach.loaders import ARGUMENTS, LoaderWatch
-from scalescope.worker.attach.measuring import Measuring
+from scalescope.worker.attach.loaders import ARGUMENTS, ScriptLoaders
+from scalescope.worker.attach.measuring import ScriptMeasuring
 from scalescope.worker.attach.optimizers import OptimizerEvents
 from scalescope.worker.attach.periods import MOST_EVENTS, StepEnds
 from scalescope.worker.attach.process_file import ProcessFile
@@ -46,7 +46,7 @@ class Session:
         self._keeps_running = trial.keeps_running
         self._optimizers = OptimizerEvents(self._on_optimizer_step)
         self._inputs = ModelInputs()
-        self._loaders = LoaderWatch(
+        self._loaders = ScriptLoaders(
             {name: settings.get(name) for name in ARGUMENTS}, preloads=has_ablation(trial, PRELOADED)
         )
         self._wrappers = Wrappers(settings, silent=has_ablation(trial, NO_COMM))
@@ -56,7 +56,7 @@ class Session:
         self._marks = 0  # steps that the script marked by itself
         self._backward_s = 0.0
         self._known_optimizers = 0
-        self._measuring: Measuring | None = None
+        self._measuring: ScriptMeasuring | None = None
         self._undo: list[Callable[[], None]] = []
         self._is_off = False
 
@@ -137,7 +137,7 @@ class Session:
             self._fail(error)
 
     def _begin(self) -> None:
-        self._measuring = Measuring(
+        self._measuring = ScriptMeasuring(
             self._job, self._device(), look=self._look, observe=self._observe, done=self._done
         )
         ranks = self._measuring.ranks

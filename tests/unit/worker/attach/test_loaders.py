@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from scalescope.worker.attach.loaders import LoaderWatch
+from scalescope.worker.attach.loaders import ScriptLoaders
 
 
-def installed(changes: dict[str, Any], *, preloads: bool = False) -> LoaderWatch:
-    watch = LoaderWatch(changes, preloads=preloads)
+def installed(changes: dict[str, Any], *, preloads: bool = False) -> ScriptLoaders:
+    watch = ScriptLoaders(changes, preloads=preloads)
     watch.install()
     return watch
 
