@@ -83,8 +83,7 @@ class ScriptMeasuring:
         self._checked_parent = time.monotonic()
         self.is_over = False
         self.tick = self._looking
-        if job.world_size != self.ranks.world_size:
-            self.end(2)
+        self._check_world_size()
 
     def _check_ranks(self) -> None:
         if not self.ranks.are_joined:
@@ -92,6 +91,17 @@ class ScriptMeasuring:
                 f"the script's {self.ranks.world_size} ranks never joined a process group, so nothing makes "
                 "them train together"
             )
+
+    def _check_world_size(self) -> None:
+        asked, ran = self._job.world_size, self.ranks.world_size
+        if asked != ran:
+            error = BadInput(
+                f"the command ran {ran} rank{'s' if ran > 1 else ''}, {asked} "
+                f"{'were' if asked > 1 else 'was'} asked for; put {{world_size}} where its launcher takes "
+                "the number"
+            )
+            self.fail(error)
+            raise error
 
     @property
     def in_window(self) -> bool:
