@@ -12,6 +12,7 @@ from tests.speed import duration
 pytestmark = pytest.mark.gloo
 
 
+@pytest.mark.timeout(900)
 def test_one_launch_is_joined_by_others_until_there_is_a_verdict(run_here: RunsHere, tmp_path: Path) -> None:
     # Ranks that sleep take the same time on a busy machine; noise decides how many launches are made.
     paced = ("--workload=paced", "--forward-ms=20", "--backward-ms=20", "--layers=2", "--layer-mb=0.01")
@@ -23,8 +24,8 @@ def test_one_launch_is_joined_by_others_until_there_is_a_verdict(run_here: RunsH
         made = run_here("train", *flags, *paced, "--world-size=2", f"--repeats={repeats}", folder=folder)
         assert made.returncode == 0, made.stderr
     before = (tmp_path / "base" / "trials.jsonl").read_bytes()
-    # Nearly everything is within 99 %: this is about launches, not about speed.
-    asked = ("--threshold=99%", "--until-conclusive", f"--budget={duration(60)}")
+    # Nearly everything is within 99 %: this is about launches, not about speed. They may be slow.
+    asked = ("--threshold=99%", "--until-conclusive", f"--budget={duration(400)}")
     files = (str(tmp_path / "base"), str(tmp_path / "new"), f"--json={tmp_path / 'compared.json'}")
     done = run_here.reading("compare", *files, *asked)
     assert done.returncode == 0, done.stderr
