@@ -31,6 +31,7 @@ from scalescope.results.ranks.heartbeat import Heartbeats
 from scalescope.worker.attach.process_file import ProcessFile
 from scalescope.worker.attach.session import Session
 
+_AFTER_CHANGE = 20  # steps
 _BEFORE_WINDOW = 3 + 2 + 5  # events until the period is known, steps that are looked at, warm-up
 
 
@@ -48,12 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     differences, plain = [], []
     order = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
-        hooks = Hooks(step, Path(folder), 2 * options.steps * options.pairs)
+        hooks = Hooks(step, Path(folder), 2 * (options.steps + _AFTER_CHANGE) * options.pairs)
         for _ in range(options.pairs):
             times = {}
             for is_on in order.sample((True, False), k=2):
                 (hooks.put_back if is_on else hooks.take_away)()
-                step()
+                for _ in range(_AFTER_CHANGE):  # Python adapts to what was put in place
+                    step()
                 times[is_on] = block(step, options.steps)
             differences.append((times[True] - times[False]) * 1e6)
             plain.append(times[False] * 1e6)
