@@ -10,7 +10,7 @@ from scalescope.report.numbers import counted
 from scalescope.report.section import Section
 from scalescope.results.run import Run
 
-NOT_COMPARED = "There is no scaling to report: the samples per step do not allow to compare world sizes."
+NOT_COMPARED = "There is no scaling to report: the samples per step do not allow comparing world sizes."
 _UNKNOWN = (
     "Samples: the samples per step are not known, so that world sizes cannot be compared; add "
     "--samples-per-step with the samples that one rank works on in a step."

@@ -3,7 +3,7 @@
 import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -191,9 +191,9 @@ def _is_opaque(module: nn.Module) -> bool:
 
 def _unwrapped(module: nn.Module) -> nn.Module:
     """The user's own module inside wrappers."""
-    inner: Callable[[nn.Module], Any] = lambda outer: getattr(  # noqa: E731
-        outer, "module", getattr(outer, "_orig_mod", None)
-    )
-    while _is_opaque(module) and isinstance(inner(module), nn.Module):
-        module = inner(module)
+    while _is_opaque(module):
+        inner = getattr(module, "module", getattr(module, "_orig_mod", None))
+        if not isinstance(inner, nn.Module):
+            break
+        module = inner
     return module

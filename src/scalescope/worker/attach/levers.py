@@ -30,9 +30,8 @@ class ScriptLevers:
         """Before the script makes anything."""
         if self._matmul != SCRIPT:
             torch.set_float32_matmul_precision(self._matmul)
-            ignore = lambda precision: None  # noqa: E731
             original = torch.set_float32_matmul_precision
-            torch.set_float32_matmul_precision = ignore
+            torch.set_float32_matmul_precision = _ignore
             self._undo.append(lambda: setattr(torch, "set_float32_matmul_precision", original))
         if self._fused:
             self._undo += [self._fusing(kind) for kind in _FUSED]
@@ -77,6 +76,10 @@ class ScriptLevers:
             kind.__init__ = original
 
         return undo
+
+
+def _ignore(precision: str) -> None:
+    """Stands in place of the function by which the script would set the precision again."""
 
 
 def _run_under_autocast(module: nn.Module, dtype: torch.dtype) -> None:
