@@ -42,11 +42,6 @@ class OptimizerEvents:
             undo()
         self._undo.clear()
 
-    @property
-    def is_inside(self) -> bool:
-        """Whether an optimizer step is under way: a closure runs the model inside."""
-        return bool(self._nested)
-
     def key_of(self, optimizer: Optimizer) -> int:
         """The number of an optimizer, in the order of their first steps."""
         identity = id(optimizer)
