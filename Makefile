@@ -10,7 +10,7 @@ TEST_PROCESSES ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run test frameworks check format clean
+.PHONY: help run test reliability frameworks check pins format clean
 
 help: ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -28,6 +28,9 @@ run: $(VENV)/.installed ## set up what is missing and run the main job on this m
 test: $(VENV)/.installed ## set up what is missing and run all tests
 	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadscope --no-loadscope-reorder
 
+reliability: $(VENV)/.installed ## run the tests of faults and write what they saw to docs/reliability.md
+	$(BIN)/python -m pytest -q tests/faults tests/bad_input --reliability docs/reliability.md
+
 frameworks: $(VENV)/.installed ## run Hugging Face, Accelerate, Lightning and others unedited, in minutes
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[frameworks]'
 	$(BIN)/python -m pytest -m frameworks tests/commands
@@ -38,6 +41,10 @@ check: $(VENV)/.installed ## format, lint, types, layers and tests: what CI runs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MAKE) test
+
+pins: $(VENV)/.installed ## rewrite constraints-hashed.txt and docs/sbom.cdx.json after constraints.txt changed
+	$(BIN)/python tools/hashed_constraints.py
+	$(BIN)/python tools/sbom.py
 
 format: $(VENV)/.installed ## rewrite the code in the project's format
 	$(BIN)/ruff format .

@@ -2,9 +2,10 @@
 
     python benchmarks/attach_cost.py [--device cpu] [--steps 20] [--pairs 2000]
 
-The script is a small model with a DataLoader, so that every hook is used: optimizer, model input, backward,
-loader. Each pair has a block of steps under the hooks, inside their measured window, and a block without, in
-random order. Prints the median difference per step with its 95 % interval over pairs.
+The script is a small model with a DataLoader, so that every hook of the window is used: optimizer and loader
+(those on the model and its backward pass are gone by then). Each pair has a block of steps under the hooks,
+inside their measured window, and a block without, in random order. Prints the median difference per step with
+its 95 % interval over pairs; with --cpu-time in the thread's CPU time, which other processes disturb less.
 """
 
 import argparse
@@ -21,8 +22,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from commands.gpt_script import GPT
 from torch import nn
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.catalog.setting import settings_of
@@ -31,7 +34,7 @@ from scalescope.results.ranks.heartbeat import Heartbeats
 from scalescope.worker.attach.process_file import ProcessFile
 from scalescope.worker.attach.session import Session
 
-_AFTER_CHANGE = 20  # steps
+_AFTER_CHANGE = 10  # steps
 _BEFORE_WINDOW = 3 + 2 + 5  # events until the period is known, steps that are looked at, warm-up
 
 
@@ -43,9 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=20, help="per block")
     parser.add_argument("--pairs", type=int, default=2000)
     parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--cpu-time", action="store_true")
+    parser.add_argument("--gpt", action="store_true", help="a step as real scripts have it, for a GPU")
     options = parser.parse_args(argv)
+    now = time.thread_time if options.cpu_time else time.perf_counter
     torch.set_num_threads(1)
-    step = training_step(torch.device(options.device), options.width)
+    device = torch.device(options.device)
+    step = gpt_step(device) if options.gpt else training_step(device, options.width)
     differences, plain = [], []
     order = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
@@ -56,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 (hooks.put_back if is_on else hooks.take_away)()
                 for _ in range(_AFTER_CHANGE):  # Python adapts to what was put in place
                     step()
-                times[is_on] = block(step, options.steps)
+                times[is_on] = block(step, options.steps, now)
             differences.append((times[True] - times[False]) * 1e6)
             plain.append(times[False] * 1e6)
         hooks.take_away()
@@ -70,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "cost_us_per_step": round(middle, 2),
                 "low": round(low, 2),
                 "high": round(high, 2),
+                "high_percent": round(100 * high / statistics.median(plain), 2),
                 "pairs": options.pairs,
                 "steps_per_block": options.steps,
             }
@@ -90,28 +98,25 @@ class Hooks:
     """The hooks of a session inside its measured window, which can be taken away and put back."""
 
     def __init__(self, step: Callable[[], None], folder: Path, steps: int) -> None:
-        self._plain_backward = torch.autograd.backward
+        self._plain_next = _BaseDataLoaderIter.__next__
         self._session = Session(_job(folder, steps), ProcessFile(_job(folder, steps)))
         self._session.install()
-        self._timed_backward = torch.autograd.backward
         for _ in range(_BEFORE_WINDOW + 50):
             step()
+        self._timed_next = _BaseDataLoaderIter.__next__
         self._is_on = True
 
     def take_away(self) -> None:
         if self._is_on:
-            for part in (self._session._optimizers, self._session._inputs, self._session._loaders):
-                part.remove()
-            torch.autograd.backward = self._plain_backward
+            self._session._optimizers.remove()
+            _BaseDataLoaderIter.__next__ = self._plain_next  # type: ignore[method-assign]
             self._is_on = False
 
     def put_back(self) -> None:
         if not self._is_on:
             self._session._optimizers.install()
-            self._session._loaders.install()
-            for module in self._session._inputs.modules:
-                self._session._inputs._hook(module)
-            torch.autograd.backward = self._timed_backward
+            self._session._settle_optimizers(self._session._measuring.tick)
+            _BaseDataLoaderIter.__next__ = self._timed_next  # type: ignore[method-assign]
             self._is_on = True
 
 
@@ -131,12 +136,33 @@ def training_step(device: torch.device, width: int) -> Callable[[], None]:
     return step
 
 
-def block(step: Callable[[], None], count: int) -> float:
-    """The time per step, in seconds."""
-    began = time.perf_counter()
+def block(step: Callable[[], None], count: int, now: Callable[[], float]) -> float:
+    """The time per step, in seconds; a GPU has done all of them."""
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    wait()
+    began = now()
     for _ in range(count):
         step()
-    return (time.perf_counter() - began) / count
+    wait()
+    return (now() - began) / count
+
+
+def gpt_step(device: torch.device) -> Callable[[], None]:
+    """One step of a GPT of 163 M parameters in tf32, from a loader: the GPU is what it waits for."""
+    torch.set_float32_matmul_precision("high")
+    model = GPT(12, 768, 12, 512).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    ready = [torch.randint(0, 1000, (12, 513)) for _ in range(200)]
+    batches = itertools.chain.from_iterable(DataLoader(ready, batch_size=None) for _ in itertools.count())  # type: ignore[arg-type]
+
+    def step() -> None:
+        tokens = next(batches).to(device)
+        loss = model(tokens[:, :-1], tokens[:, 1:].contiguous())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
 
 
 def _job(folder: Path, steps: int) -> AttachJob:

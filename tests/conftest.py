@@ -72,12 +72,18 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     monkeypatch.setenv("MPLCONFIGDIR", os.environ.get("MPLCONFIGDIR", str(drawing)))
     folder = tmp_path_factory.getbasetemp() / "caches" / uuid.uuid4().hex  # made by whoever writes there
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
+    monkeypatch.delenv("SCALESCOPE_LEDGER", raising=False)
 
 
 # Where several processes share the tests (`make test`), what takes longest begins first: else one process
 # would still be at it when the others have nothing left to do.
-_LONGEST_FIRST = ("slurm", "gloo", "netns", "browser", "pipeline", "latex")
+_LONGEST_FIRST = ("slurm", "faults", "gloo", "netns", "browser", "pipeline", "latex")
 _LONG_FILES = ("test_levers.py", "test_strategies.py", "test_drawing.py")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--reliability", metavar="FILE", help="write what tests/faults saw, as a page")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -35,6 +35,12 @@ class CannotRun(ScalescopeError):
     exit_code = ExitCode.CANNOT_RUN
 
 
+class TimedOut(ScalescopeError):
+    """Something did not happen within its time limit."""
+
+    exit_code = ExitCode.HANG
+
+
 class StorageError(ScalescopeError):
     """Reading or writing the run folder failed."""
 

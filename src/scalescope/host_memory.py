@@ -6,7 +6,8 @@ from pathlib import Path
 
 def usable_memory(root: Path = Path("/")) -> int | None:
     """Physical memory, or less where a control group limits it; None where the system does not say."""
-    sizes = [_physical(root / "proc/meminfo"), *map(_limit, _limit_files(root))]
+    limits = group_files(root, "memory.max", "memory.limit_in_bytes")
+    sizes = [_physical(root / "proc/meminfo"), *map(_limit, limits)]
     return min((size for size in sizes if size is not None), default=None)
 
 
@@ -20,15 +21,15 @@ def _limit(path: Path) -> int | None:
     return int(text) if text.isdigit() else None  # "max" is no limit
 
 
-def _limit_files(root: Path) -> list[Path]:
-    """The limits of this process's control group and of all its parents, in both versions of groups."""
+def group_files(root: Path, name: str, name_of_first_version: str) -> list[Path]:
+    """The files of this process's control group and of all its parents, in both versions of groups."""
     files: list[Path] = []
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, group = [*line.split(":", 2), "", ""][:3]
         if controllers == "":
-            files += _up_from(root / "sys/fs/cgroup", group, "memory.max")
+            files += _up_from(root / "sys/fs/cgroup", group, name)
         elif "memory" in controllers.split(","):
-            files += _up_from(root / "sys/fs/cgroup/memory", group, "memory.limit_in_bytes")
+            files += _up_from(root / "sys/fs/cgroup/memory", group, name_of_first_version)
     return files
 
 

@@ -1,14 +1,18 @@
 """Inspection: what the system reports (/proc, /sys, nvidia-smi, variables), without any judgement."""
 
+import contextlib
 import os
 import platform
 import resource
 import shutil
+import signal
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from scalescope.secret_variables import looks_secret
 
 _GPU_FIELDS = (
     "index",
@@ -29,18 +33,20 @@ _GPU_FIELDS = (
     "temperature.gpu",
 )
 _OLD_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}  # drivers before 535
-_LIMIT_S = 20
+TOOL_LIMIT_S = 5.0  # for questions to programs, which answer within milliseconds or not at all
+_END_LIMIT_S = 1.0
 # An allow-list: all other variables may be secrets and are never recorded.
 _RECORDED_PREFIXES = ("NCCL_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_", "GLOO_", "OMP_", "MKL_", "KMP_", "CUDA_")
 _RECORDED_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "SLURM_JOB_ID", "SLURM_JOB_NODELIST")
 
 
-def inspect_system(root: Path = Path("/")) -> dict[str, Any]:
+def inspect_system(root: Path = Path("/"), tool_limit_s: float = TOOL_LIMIT_S) -> dict[str, Any]:
     """Everything the checks need; what cannot be read is None or missing."""
+    smi = _NvidiaSmi(tool_limit_s)
     return {
-        "gpus": _gpus(),
-        "link_matrix": _output("nvidia-smi", "topo", "-m"),
-        "gpu_processes": _gpu_processes(),
+        "gpus": smi.gpus(),
+        "link_matrix": smi.output("topo", "-m"),
+        "gpu_processes": smi.processes(),
         "interfaces": _interfaces(root / "sys/class/net"),
         "infiniband": _infiniband(root / "sys/class/infiniband"),
         "numa_nodes": len(list((root / "sys/devices/system/node").glob("node[0-9]*"))) or None,
@@ -58,7 +64,7 @@ def inspect_system(root: Path = Path("/")) -> dict[str, Any]:
 def cpu_model() -> str:
     """The processor's name as the system gives it."""
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="backslashreplace").splitlines():
             if line.lower().startswith(("model name", "hardware")):
                 return line.partition(":")[2].strip()
     except OSError:
@@ -71,7 +77,7 @@ def recorded_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(environment.items())
-        if name.startswith(_RECORDED_PREFIXES) or name in _RECORDED_NAMES
+        if (name.startswith(_RECORDED_PREFIXES) or name in _RECORDED_NAMES) and not looks_secret(name)
     }
 
 
@@ -83,33 +89,77 @@ def own_address() -> str | None:
         return None
 
 
-def _gpus() -> list[dict[str, str]]:
-    text = _query(_GPU_FIELDS) or _query(tuple(_OLD_NAMES.get(name, name) for name in _GPU_FIELDS))
-    lines = (text or "").strip().splitlines()
-    return [dict(zip(_GPU_FIELDS, map(str.strip, line.split(",")), strict=False)) for line in lines if line]
+def run_tool(
+    command: Sequence[str],
+    *,
+    limit_s: float = TOOL_LIMIT_S,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> "subprocess.CompletedProcess[str]":
+    """Run a program and take its output, bytes that are not UTF-8 spelled out; OSError, TimeoutExpired.
 
-
-def _query(fields: tuple[str, ...]) -> str | None:
-    return _output("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits")
-
-
-def _gpu_processes() -> list[str]:
-    text = _output("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader")
-    return [line for line in (text or "").strip().splitlines() if line[:1].isdigit()]
-
-
-def _output(program: str, *arguments: str) -> str | None:
-    """The output of a program; None if it is missing or fails."""
-    path = shutil.which(program)
-    if path is None:
-        return None
+    What it started ends with it. One that the kernel does not let go of is left behind, not waited for.
+    """
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=cwd,
+        env=env,
+        encoding="utf-8",
+        errors="backslashreplace",
+        start_new_session=True,
+    )
     try:
-        done = subprocess.run(
-            [path, *arguments], capture_output=True, text=True, timeout=_LIMIT_S, check=True
+        output, errors = process.communicate(timeout=limit_s)
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_LIMIT_S)
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+        raise
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
+
+
+class _NvidiaSmi:
+    """Questions to nvidia-smi; one that does not answer in time is not asked again."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._path = shutil.which("nvidia-smi")
+
+    def output(self, *arguments: str) -> str | None:
+        """What it prints; None if it is missing, fails or hangs."""
+        if self._path is None:
+            return None
+        try:
+            done = run_tool([self._path, *arguments], limit_s=self._limit_s)
+        except subprocess.TimeoutExpired:
+            self._path = None
+            return None
+        except OSError:
+            return None
+        return done.stdout if done.returncode == 0 else None
+
+    def gpus(self) -> list[dict[str, str]]:
+        text = self._query(_GPU_FIELDS) or self._query(
+            tuple(_OLD_NAMES.get(name, name) for name in _GPU_FIELDS)
         )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout
+        lines = (text or "").strip().splitlines()
+        return [
+            dict(zip(_GPU_FIELDS, map(str.strip, line.split(",")), strict=False)) for line in lines if line
+        ]
+
+    def processes(self) -> list[str]:
+        text = self.output("--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader")
+        return [line for line in (text or "").strip().splitlines() if line[:1].isdigit()]
+
+    def _query(self, fields: tuple[str, ...]) -> str | None:
+        return self.output(f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits")
 
 
 def _interfaces(folder: Path) -> list[dict[str, Any]]:
@@ -135,7 +185,7 @@ def _infiniband(folder: Path) -> list[dict[str, Any]]:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8", errors="backslashreplace").strip()
     except OSError:
         return None
 

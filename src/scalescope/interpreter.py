@@ -17,10 +17,18 @@ def python_module(module: str, *arguments: str) -> list[str]:
 
 def forget_working_folder() -> None:
     """Take the working folder off this process's path, where `python -m` has put it first."""
-    if not sys.flags.safe_path and not _is_in_sources() and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109
+    if not sys.flags.safe_path and not _is_in_sources() and sys.path[:1] == [_working_folder()]:
         del sys.path[0]
 
 
 def _is_in_sources() -> bool:
     """Whether the working folder is where scalescope itself is imported from."""
-    return os.getcwd() == _PACKAGE_PARENT  # noqa: PTH109
+    return _working_folder() == _PACKAGE_PARENT
+
+
+def _working_folder() -> str | None:
+    """Its path; None where it was removed."""
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except OSError:
+        return None

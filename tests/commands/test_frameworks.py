@@ -28,6 +28,15 @@ HEADER = (
     "|---|---|---|---|---|---|",
 )
 _RUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node={world_size}")
+_PROGRAMS = Path(sys.executable).parent
+_ACCELERATE_LAUNCH = (
+    *(f"{_PROGRAMS}/accelerate", "launch", "--config_file", f"{SCRIPTS}/accelerate_ranks.yaml"),
+    *("--num_processes", "{world_size}", "--main_process_port", "{port}"),
+)
+_FABRIC_RUN = (
+    *(f"{_PROGRAMS}/fabric", "run", "--accelerator", "cpu", "--strategy", "ddp"),
+    *("--devices", "{world_size}", "--main-port", "{port}"),
+)
 
 
 @dataclass(frozen=True)
@@ -35,9 +44,8 @@ class Framework:
     """How a framework is started, and what of it has to be installed."""
 
     name: str
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # {port} stands for one that is free
     package: str | None = None
-    port: bool = False
 
 
 FRAMEWORKS = (
@@ -45,7 +53,7 @@ FRAMEWORKS = (
     Framework("accumulation with no_sync", (*_RUN, f"{SCRIPTS}/accumulation.py")),
     Framework("GAN with two optimizers", (*_RUN, f"{SCRIPTS}/gan.py")),
     Framework("FSDP2 on the CPU", (*_RUN, f"{SCRIPTS}/fsdp2.py")),
-    Framework("mp.spawn", (sys.executable, f"{SCRIPTS}/spawned.py", "{world_size}"), port=True),
+    Framework("mp.spawn", (sys.executable, f"{SCRIPTS}/spawned.py", "{world_size}", "{port}")),
     Framework("Hugging Face Trainer", (*_RUN, f"{SCRIPTS}/hugging_face.py"), "transformers"),
     Framework("Accelerate", (*_RUN, f"{SCRIPTS}/accelerate_loop.py"), "accelerate"),
     Framework(
@@ -53,6 +61,8 @@ FRAMEWORKS = (
         (sys.executable, f"{SCRIPTS}/lightning_trainer.py", "{world_size}"),
         "lightning",
     ),
+    Framework("accelerate launch", (*_ACCELERATE_LAUNCH, f"{SCRIPTS}/accelerate_loop.py"), "accelerate"),
+    Framework("fabric run", (*_FABRIC_RUN, f"{SCRIPTS}/fabric_loop.py"), "lightning"),
 )
 
 
@@ -109,7 +119,8 @@ def _measured(results: list[dict[str, Any]], ablation: str) -> str:
 def test_framework(framework: Framework, tmp_path: Path) -> None:
     if framework.package and importlib.util.find_spec(framework.package) is None:
         pytest.skip(f"{framework.package} is not installed; pip install 'scalescope[frameworks]'")
-    words = (*framework.words, free_port()) if framework.port else framework.words
+    port = free_port()
+    words = [word.replace("{port}", port) for word in framework.words]
     flags = (
         "--world-size",
         "1,2",
@@ -164,3 +175,21 @@ def test_sync_of_accelerate_passes_its_own_assertions(tmp_path: Path) -> None:
     assert "Test `accumulate` gradient accumulation with optimizer and scheduler" in log
     assert "Traceback" not in log
     assert "exit code" not in ended.stdout.replace("with exit code 0", "")
+
+
+def test_accelerate_launch_on_the_cpu_alone_is_refused_with_the_number_of_ranks_it_started(
+    tmp_path: Path,
+) -> None:
+    """It has no way to start several without a configuration or MPI, and says nothing about it."""
+    if importlib.util.find_spec("accelerate") is None:
+        pytest.skip("accelerate is not installed; pip install 'scalescope[frameworks]'")
+    ended = scalescope(
+        tmp_path,
+        *("train", "--world-size", "2", "--repeats", "1", "--device", "cpu", "--output-dir", "run", "--"),
+        *(f"{_PROGRAMS}/accelerate", "launch", "--cpu", "--num_processes", "{world_size}"),
+        f"{SCRIPTS}/accelerate_loop.py",
+    )
+    assert ended.returncode == 2, ended.stdout + ended.stderr
+    assert "the command ran 1 rank, 2 were asked for; its launcher does not follow {world_size}" in (
+        ended.stdout + ended.stderr
+    )

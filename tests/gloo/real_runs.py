@@ -189,7 +189,7 @@ class RunsHere:
         with (
             contextlib.chdir(self.directory),
             self._environment(extra),
-            mock.patch.object(local, "Zygote", lambda: self._zygote),
+            mock.patch.object(local, "Zygote", lambda threads, limit_s: self._zygote),
             mock.patch.object(local, "LoadMeter", lambda: self._meter),
             contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")) as out,
             contextlib.redirect_stderr(io.TextIOWrapper(io.BytesIO(), encoding="utf-8")) as err,

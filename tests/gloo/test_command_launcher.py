@@ -201,6 +201,14 @@ def test_another_number_of_ranks_than_asked_for_is_invalid(
     assert outcome.reason == reason
 
 
+def test_a_rank_that_refuses_the_number_of_ranks_gets_the_advice_for_its_command(commands: Commands) -> None:
+    outcome = commands.act("rank_refuses_the_others", "1 {world_size}", world_size=2)
+    assert (outcome.status, outcome.bad_input) == ("invalid", True)
+    assert outcome.reason == (
+        "the command ran 1 rank, 2 were asked for; its launcher does not follow {world_size}"
+    )
+
+
 def test_a_rank_that_did_not_load_us_makes_the_launch_invalid(commands: Commands) -> None:
     outcome = commands.act("lose_a_rank", "{world_size}", world_size=2)
     assert (outcome.status, outcome.bad_input) == ("invalid", True)

@@ -175,6 +175,16 @@ def test_models_that_differ_between_ranks_are_refused(run_here: RunsHere) -> Non
     assert "2 parameters of 9 elements" in finished.stderr
 
 
+def test_data_whose_length_differs_between_ranks_is_refused(run_here: RunsHere) -> None:
+    data = "[(torch.zeros(2), torch.zeros(2))] * (32 + 64 * rank)"
+    differs = f"def build(rank):\n    return nn.Linear(2, 2), {data}, nn.functional.mse_loss"
+    _write(run_here.directory, "lengths.py", differs)
+    flags = ("--workload=lengths.py:build", "--steps-per-epoch=all", "--batch-size=4", "--warmup-steps=3")
+    finished = run_here("train", "--device=cpu", "--world-size=2", *flags)
+    assert finished.returncode == 2
+    assert "rank 0 has 4 batches, rank 1 has 12 batches" in finished.stderr
+
+
 def test_modules_that_fail_are_refused(run_here: RunsHere) -> None:
     _write(run_here.directory, "package/torn.py", "def build(:\n    pass")
     torn = _refused(run_here, "--workload=package.torn:build")

@@ -193,7 +193,7 @@ def test_scale_on_attached_ranks_uses_all_of_them_once(start: Start) -> None:
 
 def test_a_rank_that_fails_under_torchrun_is_named(start: Start) -> None:
     # The group's timeout ends a rank that waits for one that failed.
-    timeout = f"--init-timeout={duration(5)}"
+    timeout = f"--init-timeout={duration(12)}"
     run = start("train", *TINY, timeout, command=_TORCHRUN, SCALESCOPE_FAULT="raise@1:5")
     finished = run.finish()
     assert finished.returncode == 1  # torchrun's own exit code; it shows ours

@@ -29,23 +29,40 @@ def _namespace_of(pid: int | str) -> str | None:
 
 
 def _namespaces() -> set[str | None]:
-    """The network namespaces that any process is in."""
-    return {_namespace_of(pid) for pid in os.listdir("/proc") if pid.isdigit()}
+    """The network namespaces that any process is in, and those that this one keeps open."""
+    return {_namespace_of(pid) for pid in os.listdir("/proc") if pid.isdigit()} | _kept_open("self")
+
+
+def _kept_open(pid: int | str) -> set[str | None]:
+    """The network namespaces that a process has among its open files."""
+    names = set()
+    for descriptor in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            names.add(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
+    return {name for name in names if name.startswith("net:[")}
 
 
 def _inside(run: StartedRun) -> list[str]:
-    """The namespaces of a run's processes that are not in the host's, one entry for each process."""
+    """The namespaces of a run's ranks that are not in the host's, one entry for each process."""
     host_namespace = _namespace_of("self")
-    namespaces = [_namespace_of(pid) for pid in run.processes()]
+    namespaces = [_namespace_of(pid) for pid in run.processes() if not _makes_namespace(pid)]
     return [name for name in namespaces if name is not None and name != host_namespace]
 
 
 def _wait_for_ranks_inside(run: StartedRun, ranks: int) -> set[str | None]:
-    """Wait until all ranks and the processes that hold the namespaces (and the bridge's) are inside."""
-    run.wait_until(lambda: len(_inside(run)) >= 2 * ranks + 1, "rank in its namespace")
+    """Wait until all ranks are inside; returns their namespaces and the bridge's."""
+    run.wait_until(lambda: len(_inside(run)) >= ranks, "rank in its namespace")
     entered: set[str | None] = set(_inside(run))
-    assert len(entered) == ranks + 1
-    return entered
+    assert len(entered) == ranks
+    kept = _kept_open(run.pid)
+    assert entered < kept and len(kept) == ranks + 1
+    return kept
+
+
+def _makes_namespace(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip() in ("unshare", "sleep")
+    return False
 
 
 def _assert_gone(run: StartedRun | RunsHere, namespaces: set[str | None]) -> None:
@@ -87,9 +104,9 @@ def namespaces(monkeypatch: pytest.MonkeyPatch) -> set[str | None]:
     names: set[str | None] = set()
 
     class Noted(ShapedNetwork):
-        def _build(self, rates: list[float]) -> None:
-            super()._build(rates)
-            names.update(_namespace_of(holder.pid) for holder in self._holders)
+        def __init__(self, rates: list[float]) -> None:
+            super().__init__(rates)
+            names.update(os.readlink(self.namespace_of(rank)) for rank in range(-1, len(rates)))
 
     monkeypatch.setattr(local, "ShapedNetwork", Noted)
     return names

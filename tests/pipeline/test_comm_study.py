@@ -113,7 +113,7 @@ def test_two_ranks_are_the_default_on_the_cpu() -> None:
         ({"min_bytes": "0"}, "--min_bytes: must be at least 1, got 0"),
         ({"min_bytes": "1X"}, "--min_bytes: expected a size"),
         ({"min_bytes": "32M"}, "max_bytes 16777216 is below min_bytes 33554432"),
-        ({"collective": "allreduce"}, "unknown collective 'allreduce'"),
+        ({"collective": "allreduce"}, "--collective: unknown collective 'allreduce'"),
         ({"dtype": "float8"}, "--dtype: must be one of"),
         ({"world_size": 1}, "collectives need at least 2 ranks"),
         ({"link": "fast"}, "--link: expected a rate"),

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from scalescope.diagnose.step_facts import step_facts_of
 from scalescope.errors import BadInput
+from scalescope.experiment.ablations import NO_COMM, has_ablation
 from scalescope.experiment.observed import without_observations
+from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.launch.simulation import SimulatedScript
@@ -15,6 +18,7 @@ from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import TUNED
 from scalescope.studies.report import page_of
 from scalescope.studies.stored import explain, present
+from tests.unit.experiment.asking import with_gpus
 from tests.verbs import scale, standard_run, train, tune
 
 from .recording import RecordingWatcher, ask, summary_of
@@ -51,6 +55,7 @@ def test_scale_explains_a_command_by_what_its_first_round_showed() -> None:
             "script, 1 rank, batch 32, preloaded input",
             "script, 2 ranks, batch 32, preloaded input",
             "script, 2 ranks, batch 32, no communication, preloaded input",
+            "arrivals, script, 2 ranks, batch 32, preloaded input",
         ),
         2,
     )
@@ -84,7 +89,13 @@ def test_communication_stays_where_it_cannot_be_taken_away(wrapper: str) -> None
     model = CostModel(**COST, script=SimulatedScript(wrapper=wrapper))
     report = scale(ask("scale", command=COMMAND, repeats=2), FakeLauncher(model), RecordingWatcher())
     assert report.exit_code == 0
-    assert labels(run_of(report)) == {"script, 1 rank, batch 32": 2, "script, 2 ranks, batch 32": 2}
+    # Recorded ranks are held against a recorded one instead.
+    jobs = ("script, 1 rank, batch 32", "script, 2 ranks, batch 32")
+    assert labels(run_of(report)) == dict.fromkeys((*jobs, *(f"arrivals, {job}" for job in jobs)), 2)
+    waterfall = summary_of(report.path)["results"]["scaling"][-1]["waterfall"]
+    assert waterfall["method"] == "trace"
+    terms = {term["name"]: term["time_s"] for term in waterfall["terms"]}
+    assert terms["communication"] == pytest.approx(0.004)
 
 
 def test_a_global_batch_is_also_measured_as_one_ranks_share() -> None:
@@ -123,6 +134,81 @@ def test_train_otherwise_measures_the_command_alone(model: CostModel, options: d
     assert labels(run_of(report)) == {"script, 2 ranks, batch 32": 2}
 
 
+def recorded(watcher: RecordingWatcher) -> dict[str, int]:
+    """How often what was recorded."""
+    launched = (trial for trial, _ in watcher.launched if trial.is_command and not trial.is_training)
+    return dict(Counter(trial.label for trial in launched))
+
+
+def test_random_skew_of_a_command_is_separated_by_recorded_ranks() -> None:
+    model = CostModel(**COST, late_s={1: 0.003})
+    report = scale(ask("scale", command=COMMAND, repeats=2), FakeLauncher(model), RecordingWatcher())
+    waterfall = summary_of(report.path)["results"]["scaling"][-1]["waterfall"]
+    terms = {term["name"]: term for term in waterfall["terms"]}
+    assert list(terms) == ["contention", "stragglers", "random skew", "communication"]
+    assert terms["communication"]["time_s"] == pytest.approx(0.004)
+    assert not terms["communication"]["includes"]
+
+
+def test_on_a_gpu_train_records_a_command_once_and_shows_its_parts() -> None:
+    watcher = RecordingWatcher()
+    request = ask("train", command="python train.py", repeats=2)
+    report = train(request, FakeLauncher(LOADING, with_gpus(1)), watcher)
+    assert report.exit_code == 0
+    assert recorded(watcher) == {"breakdown, script, 1 rank": 1}
+    assert all(trial == without_observations(trial) for trial, _ in watcher.launched)
+    (facts,) = step_facts_of(run_of(report))
+    assert facts.recording is not None and facts.waterfall is not None
+    assert facts.waterfall.time_s("backward") > facts.waterfall.time_s("forward") > 0.0
+
+
+def test_on_gpus_scale_records_one_rank_of_a_command_and_who_waits() -> None:
+    watcher = RecordingWatcher()
+    request = ask("scale", command=COMMAND, repeats=2, world_size=[1, 2])
+    scale(request, FakeLauncher(PLAIN, with_gpus(2)), watcher)
+    assert recorded(watcher) == {"breakdown, script, 1 rank": 1, "arrivals, script, 2 ranks": 2}
+
+
+@pytest.mark.parametrize(
+    ("function", "verb", "options", "more"),
+    [
+        (train, "train", {"breakdown": False}, {}),
+        (train, "train", {}, {"keep_running": "true"}),
+        (scale, "scale", {"waterfall": False}, {}),
+        (scale, "scale", {}, {"keep_running": "true"}),
+    ],
+)
+def test_nothing_is_recorded_where_it_is_not_wanted(
+    function: Any, verb: str, options: dict[str, bool], more: dict[str, str]
+) -> None:
+    watcher = RecordingWatcher()
+    request = ask(verb, command=COMMAND, world_size=2, repeats=1, **more)
+    function(request, FakeLauncher(LOADING, with_gpus(2)), watcher, **options)
+    assert recorded(watcher) == {}
+    assert watcher.launched
+
+
+def test_a_share_that_a_command_cannot_take_is_not_recorded() -> None:
+    script = SimulatedScript(samples=64, shares_samples=True, wrapper="fsdp1")
+    watcher = RecordingWatcher()
+    scale(ask("scale", command=COMMAND, repeats=1), FakeLauncher(CostModel(**COST, script=script)), watcher)
+    assert recorded(watcher) == {"arrivals, script, 2 ranks": 1}
+
+
+def test_ranks_that_could_not_do_without_communication_are_held_against_a_recorded_one() -> None:
+    def refused(trial: Trial, launch: int) -> Outcome | None:
+        reason = "this torch cannot take the collectives out of FSDP2"
+        silent = has_ablation(trial, NO_COMM)
+        return Outcome(status="failed", reason=reason, bad_input=True) if silent else None
+
+    model = CostModel(**COST, script=SimulatedScript(wrapper="fsdp2"))
+    watcher = RecordingWatcher()
+    launcher = FakeLauncher(model, outcomes=refused)
+    report = scale(ask("scale", command=COMMAND, repeats=1), launcher, watcher)
+    assert recorded(watcher) == {"arrivals, script, 2 ranks": 1, "arrivals, script, 1 rank": 1}
+    assert summary_of(report.path)["results"]["scaling"][-1]["waterfall"]["method"] == "trace"
+
+
 def test_unknown_samples_are_no_reason_to_fail() -> None:
     model = CostModel(**COST, script=SimulatedScript(counts_samples=False))
     report = train(ask("train", command="python train.py"), FakeLauncher(model), RecordingWatcher())
@@ -135,7 +221,11 @@ def test_run_measures_a_command_without_its_memory(without_page: None) -> None:
     report = standard_run(ask("run", command=COMMAND, repeats=1), FakeLauncher(LOADING), watcher)
     assert report.exit_code == 0
     assert any(note.startswith("Memory is not measured") for note in watcher.notes)
-    assert Counter(result.trial.benchmark for result in run_of(report).results) == {"train": 5, "comm": 1}
+    assert Counter(result.trial.benchmark for result in run_of(report).results) == {
+        "train": 5,
+        "arrivals": 1,
+        "comm": 1,
+    }
 
 
 def test_tune_finds_what_helps_a_command_and_repeats_it(tmp_path: Path) -> None:
@@ -200,7 +290,7 @@ def test_commands_that_share_a_run_make_the_launches_of_their_numbers() -> None:
         request = dataclasses.replace(ask("scale", command=COMMAND, repeats=2), only_launches=(number,))
         scale(request, FakeLauncher(LOADING), RecordingWatcher())
         launched = Counter(result.launch for result in load_run("run").results if result.trial.is_command)
-        assert launched == dict.fromkeys(range(number + 1), 5)
+        assert launched == dict.fromkeys(range(number + 1), 6)
 
 
 def test_a_stored_run_is_explained_and_drawn() -> None:

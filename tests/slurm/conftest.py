@@ -30,9 +30,14 @@ class Commands:
         self._started: list[StartedRun] = []
 
     def start(
-        self, *arguments: str, folder: str = "run", command: tuple[str, ...] = SCALESCOPE, **extra: str
+        self,
+        verb: str,
+        *arguments: str,
+        folder: str = "run",
+        command: tuple[str, ...] = SCALESCOPE,
+        **extra: str,
     ) -> StartedRun:
-        whole = (*command, *arguments, f"--output-dir={folder}")
+        whole = (*command, verb, f"--output-dir={folder}", *arguments)
         run = StartedRun(whole, self.directory, self.directory / folder, {**self.cluster, **extra})
         self._started.append(run)
         return run
@@ -92,9 +97,8 @@ def side_by_side(
     request: pytest.FixtureRequest, cluster: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SideBySide]:
     """What the tests of this run ask for, begun."""
-    asked = [
-        item.callspec.params.get("outcome") for item in request.session.items if hasattr(item, "callspec")
-    ]
+    here = [item for item in request.session.items if item.path.parent == Path(__file__).parent]
+    asked = [item.callspec.params.get("outcome") for item in here if hasattr(item, "callspec")]
     drivers = [driver for driver in dict.fromkeys(asked) if driver is not None]
     begun = SideBySide(drivers, cluster, tmp_path_factory.mktemp("slurm"))
     yield begun

@@ -1,12 +1,15 @@
 """Facts about the system are read from /sys and nvidia-smi; what is missing stays missing."""
 
 import os
+import shutil
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from scalescope.inspection import inspect_system
+from scalescope.inspection import TOOL_LIMIT_S, inspect_system, run_tool
+from tests.speed import limit
 
 SMI = """\
 #!{python}
@@ -128,3 +131,37 @@ def test_a_failing_nvidia_smi_gives_nothing(root: Path, text: str) -> None:
     add_program(root, text)
     facts = inspect_system(root)
     assert (facts["gpus"], facts["link_matrix"], facts["gpu_processes"]) == ([], None, [])
+
+
+def test_nvidia_smi_that_hangs_is_asked_once_and_ended_with_its_children(tmp_path: Path, root: Path) -> None:
+    asked, child = tmp_path / "asked", tmp_path / "child"
+    sleep = shutil.which("sleep", path=os.defpath)
+    add_program(root, f"#!/bin/sh\necho asked >>{asked}\n{sleep} 1000 &\necho $! >{child}\nwait\n")
+
+    facts = inspect_system(root, tool_limit_s=0.5)
+
+    assert facts["gpus"] == []
+    assert facts["link_matrix"] is None
+    assert asked.read_text() == "asked\n"
+    deadline = time.monotonic() + limit(10)
+    while is_running(int(child.read_text())):  # a killed process ends when it gets a core
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process lives; one that was ended may wait to be collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_output_of_a_tool_that_is_not_utf8_is_spelled_out() -> None:
+    done = run_tool(["/bin/sh", "-c", r"printf 'caf\351'; printf '\377' >&2"])
+
+    assert (done.stdout, done.stderr) == ("caf\\xe9", "\\xff")
+
+
+def test_questions_to_tools_take_at_most_five_seconds() -> None:
+    assert TOOL_LIMIT_S <= 5.0

@@ -1,6 +1,7 @@
 """A module of the working folder must not replace an installed one, in any interpreter that is started."""
 
 import ast
+import os
 import sys
 from pathlib import Path
 
@@ -34,6 +35,16 @@ def test_the_working_folder_is_forgotten_where_it_comes_first(
     forget_working_folder()
     forget_working_folder()
     assert sys.path == ["/elsewhere"]
+
+
+def test_a_working_folder_that_was_removed_is_on_no_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getcwd", lambda: os.stat(tmp_path / "removed"))
+    monkeypatch.setattr(sys, "path", ["/elsewhere"])
+    forget_working_folder()
+    assert sys.path == ["/elsewhere"]
+    assert python_module("scalescope") == [sys.executable, "-P", "-m", "scalescope"]
 
 
 def test_no_module_is_started_in_another_way() -> None:

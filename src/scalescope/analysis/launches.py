@@ -108,7 +108,8 @@ def _samples(result: Result, trial: Trial, steps: int) -> int | None:
         return int(steps * of_one_rank * trial.world_size)
     counted = [record.counters.get("measured_samples") for record in result.ranks]
     if all(isinstance(count, int) for count in counted):
-        return sum(int(count or 0) for count in counted) * trial.replicas // trial.world_size or None
+        samples = sum(int(count or 0) for count in counted) * trial.replicas // trial.world_size
+        return samples if samples > 0 else None
     return None if trial.is_command else steps * trial.samples_per_step
 
 

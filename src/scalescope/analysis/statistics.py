@@ -10,6 +10,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+_LARGEST_LOG = 700.0
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -24,20 +26,25 @@ class Estimate:
         return self.low is not None and self.high is not None
 
 
+def exponential(log: float) -> float:
+    """e to that power; the largest number that there is where stored logs are absurd."""
+    return math.exp(min(log, _LARGEST_LOG))
+
+
 def mean_of_logs(logs: Sequence[float]) -> Estimate:
     """exp(mean of y) with the interval mean ± t·s/√k, exponentiated."""
     mean = math.fsum(logs) / len(logs)
     if len(logs) < 2:
-        return Estimate(math.exp(mean))
+        return Estimate(exponential(mean))
     half = t_quantile(0.975, len(logs) - 1) * _standard_error(logs)
-    return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+    return Estimate(exponential(mean), exponential(mean - half), exponential(mean + half))
 
 
 def ratio_of_logs(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
     """exp(difference of the means of logs) with Welch's interval."""
     contrast = contrast_of(numerator, denominator)
     if contrast is None:
-        return Estimate(math.exp(difference_of_means(numerator, denominator).value))
+        return Estimate(exponential(difference_of_means(numerator, denominator).value))
     return ratio_of_contrast(contrast, 0.975)
 
 
@@ -45,7 +52,7 @@ def ratio_of_contrast(contrast: "Contrast", probability: float) -> Estimate:
     """exp(difference), with an interval whose ends are each exceeded with 1 − `probability`."""
     half = contrast.half_width(probability)
     difference = contrast.difference
-    return Estimate(math.exp(difference), math.exp(difference - half), math.exp(difference + half))
+    return Estimate(exponential(difference), exponential(difference - half), exponential(difference + half))
 
 
 def difference_of_means(left: Sequence[float], right: Sequence[float]) -> Estimate:

@@ -27,7 +27,8 @@ from scalescope.studies.request import Request
 from scalescope.studies.study import Interim, Study
 from scalescope.studies.watcher import Budget
 
-_SWITCHES = ("strict", "yes")  # of every measuring verb, besides `resume`
+_STOPPING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # besides Ctrl-C
+_SWITCHES = ("strict", "yes", "trust")  # of every measuring verb, besides `resume`
 
 RunType = TypeVar("RunType", bound=StoredRun)
 
@@ -49,8 +50,11 @@ def _measured(study: Study, call: Call, result_type: type[RunType]) -> RunType:
     request = _request_of(study, call)
     if request.resume:
         from scalescope.studies.runs.resuming import refuse_from_files
+        from scalescope.studies.runs.trust import refuse_untrusted
 
         request = request.with_run_to_resume()
+        if request.takes_stored_request:
+            refuse_untrusted(request.folder_to_resume, trusted=request.trust)
         refuse_from_files(study, request)
     with _stoppable(), _watcher_of(study, call) as watcher:
         report = with_ranks(study, request, None, watcher)
@@ -71,6 +75,7 @@ def _request_of(study: Study, call: Call) -> Request:
         started_s=time.monotonic(),
         strict=switches["strict"],
         yes=switches["yes"],
+        trust=switches["trust"],
     )
     request.experiment({})
     return request
@@ -88,7 +93,7 @@ def _workload(call: Call) -> Entries:
 def _stoppable() -> Iterator[None]:
     """Turn the first signal into `Interrupted`, which keeps what is done, and then into what it would be.
 
-    Outside the main thread signals are left alone, and so are handlers for SIGTERM and SIGHUP of one's own.
+    Outside the main thread signals are left alone, and so are handlers of one's own for others than SIGINT.
     """
     caught: list[int] = []
 
@@ -117,7 +122,7 @@ def _signals_to_handle() -> list[int]:
     if threading.current_thread() is not threading.main_thread():
         return []
     ctrl_c = [] if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None) else [signal.SIGINT]
-    others = [s for s in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is signal.SIG_DFL]
+    others = [number for number in _STOPPING if signal.getsignal(number) is signal.SIG_DFL]
     return [*ctrl_c, *others]
 
 

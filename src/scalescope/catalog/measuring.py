@@ -46,6 +46,12 @@ class Measuring:
         brief="Where results go. [default: runs/<time>-<verb>]",
     )
     order_seed: int = setting(0, "Seed for the random order of launches.", low=0, high=2**31, sweep=False)
+    redact_env: bool = setting(
+        True,
+        "Do not store values of --env whose names look like keys (KEY, TOKEN, SECRET, PASSWORD, ...). To "
+        "continue or repeat such a run, set these variables or give them again.",
+        sweep=False,
+    )
     allow_oom: bool = setting(
         False,
         "Start also what needs more memory than there is by its forecast, which is refused otherwise.",
@@ -53,7 +59,7 @@ class Measuring:
     )
     init_timeout: float = setting(
         300.0,
-        "Time limit for starting the ranks and joining the process group.",
+        "Time limit for loading torch, for starting the ranks and for joining the process group.",
         kind="duration",
         low=1,
         sweep=False,

@@ -40,6 +40,14 @@ class Slurm:
         "continues.",
         sweep=False,
     )
+    queue_timeout: float | None = setting(
+        None,
+        "Time limit for waiting in the queue: 30m, 2h; a job that waits longer is cancelled. Without one the "
+        "command waits for ever.",
+        kind="duration",
+        low=1,
+        sweep=False,
+    )
     slurm_template: str | None = setting(
         None,
         "File to use instead of the built-in sbatch script, with the same {placeholders}.",
@@ -49,4 +57,5 @@ class Slurm:
 
 
 # What a file or a command says of the job and not of the measurement.
+SHELL_TEXT = ("setup", "slurm_template")  # what a shell of the job reads
 JOB_KEYS = ("setup", *(field.name for field in settings_of(Slurm)))

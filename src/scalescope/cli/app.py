@@ -5,16 +5,21 @@ import importlib
 import signal
 import sys
 import time
+from typing import NoReturn
 
 import click
 
 from scalescope.cli import front_page
 from scalescope.cli.help_pages import with_help_all
-from scalescope.cli.streams import abandon_output, replace_unencodable
-from scalescope.errors import Interrupted, ScalescopeError
+from scalescope.cli.interruption import keyboard_interrupts
+from scalescope.cli.streams import clean_output, code_after_output
+from scalescope.errors import ExitCode, Interrupted, ScalescopeError
+from scalescope.results.printable import printable
 from scalescope.version import __version__
 
-_OUTPUT_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_IS_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NO_SUCH_PLACE = (errno.ENAMETOOLONG, errno.ELOOP)  # of a path that was given
+_LONGEST_NAME = 100
 
 
 class Verbs(click.Group):
@@ -54,15 +59,28 @@ def app() -> None:
     """All verbs; `front_page` has the help."""
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Entry point: run a verb and leave with its exit code."""
-    replace_unencodable()
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run a verb and leave with its exit code."""
+    with clean_output():
+        code = code_after_output(_exit_code(arguments))
+    sys.exit(code)
+
+
+def _exit_code(arguments: list[str] | None) -> int:
+    """Run a verb; every error that a person can do something about is a line and a code."""
     width = front_page.page_width(front_page.terminal_columns())  # or click loads shutil to ask for it
     try:
-        # The time is for the budget of a run: it counts from the start of the command.
-        code = app.main(
-            arguments, front_page.PROGRAM, standalone_mode=False, terminal_width=width, obj=time.monotonic()
-        )
+        with keyboard_interrupts():
+            # The time is for the budget of a run: it counts from the start of the command.
+            code = app.main(
+                arguments,
+                front_page.PROGRAM,
+                standalone_mode=False,
+                terminal_width=width,
+                obj=time.monotonic(),
+            )
+    except SystemExit as leaving:
+        code = leaving.code
     except click.exceptions.Exit as leaving:
         code = leaving.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
@@ -77,13 +95,13 @@ def main(arguments: list[str] | None = None) -> None:
         code = _report(f"stopped by {name}; {interruption.kept}", interruption.exit_code)
     except (KeyboardInterrupt, click.Abort):
         code = _report("stopped by SIGINT", 130)
-    except BrokenPipeError:
-        code = abandon_output()
     except OSError as error:
-        if error.errno not in _OUTPUT_IS_FULL:
+        if error.errno in _NO_SUCH_PLACE:
+            return _report(f"{str(error.filename)[:_LONGEST_NAME]!r}: {error.strerror}", ExitCode.BAD_INPUT)
+        if error.errno not in _DISK_IS_FULL:
             raise
-        code = abandon_output() and _report(f"the output cannot be written: {error.strerror}", 7)
-    sys.exit(code if isinstance(code, int) else 0)
+        code = _report(f"the output cannot be written: {error.strerror}", ExitCode.STORAGE)
+    return code if isinstance(code, int) else 0
 
 
 def _one_line(error: click.ClickException) -> str:
@@ -101,5 +119,5 @@ def _one_line(error: click.ClickException) -> str:
 
 
 def _report(message: str, code: int) -> int:
-    click.echo(f"scalescope: {message}", err=True)
+    click.echo(f"scalescope: {printable(message)}", err=True)
     return code

@@ -24,7 +24,7 @@ Start with `scalescope run`: it inspects this machine and shows how training sca
 """
 EXIT_CODES = (
     "Exit codes: 0 ok, 2 bad input, 3 environment, 4 a worker failed, 5 hang, "
-    "6 invalid or (--strict) unstable, 7 I/O, 8 a gate was missed, 129/130/143 signals."
+    "6 invalid or (--strict) unstable, 7 I/O, 8 a gate was missed, 129/130/138/143 signals."
 )
 _OPTIONS = (
     (VERSION_FLAG, "Show the version and exit."),

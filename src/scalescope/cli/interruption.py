@@ -8,10 +8,25 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from scalescope.cli.main import leave_at_once
 from scalescope.errors import Interrupted, ScalescopeError
 
 _SHOW_CURSOR = b"\x1b[?25h"
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# SIGUSR1 is how schedulers warn a job that its time is up or that it is preempted.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+
+@contextlib.contextmanager
+def keyboard_interrupts() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt inside, where the entry point would have it end the process."""
+    if signal.getsignal(signal.SIGINT) is not leave_at_once:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, leave_at_once)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from scalescope.studies.study import Report, Study
 
 if TYPE_CHECKING:
     from scalescope.cli.progress import TerminalWatcher
+    from scalescope.launch.allocation.allocation import Allocation
     from scalescope.launch.attached.rank_context import RankContext
     from scalescope.launch.local.launcher import LocalLauncher
     from scalescope.studies.request import Request
@@ -36,8 +37,11 @@ def measure(study: Study, arguments: dict[str, Any]) -> None:
         request = dataclasses.replace(request, resume=True)
     elif request.resume and not request.is_shared and not is_following():
         from scalescope.studies.runs.resuming import refuse_from_files
+        from scalescope.studies.runs.trust import refuse_untrusted
 
         request = request.with_run_to_resume()
+        if request.takes_stored_request:
+            refuse_untrusted(request.folder_to_resume, trusted=request.trust)
         refuse_from_files(study, request)
     measure_request(study, request, job_flags, arguments)
 
@@ -59,11 +63,11 @@ def measure_request(
     context = rank_context(os.environ)
     on_slurm = _is_for_slurm(study, request, job_flags, arguments, context)
     if request.experiment({}).is_command:
-        _refuse_ranks_of_others(context, on_slurm=on_slurm)
+        _refuse_ranks_of_others(context)
     if context is not None and context.rank != 0:
         from scalescope.launch.attached.follower import follow
 
-        sys.exit(follow(context))
+        sys.exit(follow(context, request.experiment(study.defaults).measuring.init_timeout))
     from scalescope.cli.progress import TerminalWatcher
     from scalescope.report.performance import without_lines
     from scalescope.report.render.terminal import console, show
@@ -82,16 +86,12 @@ def measure_request(
     sys.exit(report.exit_code)
 
 
-def _refuse_ranks_of_others(context: "RankContext | None", *, on_slurm: bool) -> None:
+def _refuse_ranks_of_others(context: "RankContext | None") -> None:
     """A training command starts its own ranks, for every launch anew."""
     if context is not None:
         raise BadInput(
             "a command starts its own ranks: run scalescope without torchrun or srun, and put torchrun into "
             "the command"
-        )
-    if on_slurm:
-        raise BadInput(
-            "--launcher slurm cannot be used with a command; put this scalescope command into a job script"
         )
 
 
@@ -112,6 +112,7 @@ def _request_of(study: Study, arguments: dict[str, Any]) -> "tuple[Request, Entr
         dry_run=arguments["dry_run"],
         strict=arguments["strict"],
         yes=arguments["yes"],
+        trust=arguments["trust"],
         only_launches=(only,) if isinstance(only, int) else None,
         only_next=only == NEXT_LAUNCH,
         budget_since=arguments["budget_since"],
@@ -152,7 +153,10 @@ def with_ranks(
         watcher.noted(f"{name} is set without the other variables of a rank: ignored.")
     with contextlib.ExitStack() as held:
         try:
-            launcher = AttachedLauncher(context) if context else _local_launcher(study, request)
+            limits = request.experiment(study.defaults).measuring
+            launcher = (
+                AttachedLauncher(context, limits.init_timeout) if context else _local_launcher(study, request)
+            )
             held.callback(launcher.close)
             if isinstance(launcher, AttachedLauncher):
                 for note in launcher.notes():
@@ -167,10 +171,12 @@ def with_ranks(
 
 def _local_launcher(study: Study, request: "Request") -> "LocalLauncher":
     """A launcher whose machine is probed; a budget that starting torch spends ends that too."""
+    from scalescope.launch.allocation.allocation import current_allocation
     from scalescope.launch.local.launcher import LocalLauncher
     from scalescope.studies.refusal import refuse_before_torch
 
-    budget_s, left_s = request.experiment(study.defaults).measuring.budget, None
+    measuring = request.experiment(study.defaults).measuring
+    budget_s, left_s = measuring.budget, None
     if budget_s is not None and request.started_s is not None:
         left_s = budget_s - (time.monotonic() - request.started_s)
     spent = CannotRun(
@@ -178,14 +184,26 @@ def _local_launcher(study: Study, request: "Request") -> "LocalLauncher":
         f"try --budget {round_duration(max(_LEAST_BUDGET_S, 4.0 * (budget_s or 0.0)))}"
     )
     with time_limit(left_s, spent):
-        launcher = LocalLauncher()
+        allocation = current_allocation(os.environ) if request.experiment({}).is_command else None
+        launcher = LocalLauncher() if allocation is None else _allocation_launcher(allocation)
+        launcher.init_timeout_s = measuring.init_timeout
         try:
-            refuse_before_torch(study, request.with_run_to_resume(), launcher)
+            plan = refuse_before_torch(study, request.with_run_to_resume(), launcher)
+            launcher.expect(plan.all_trials if plan else ())
             launcher.machine()
+        except OSError as error:  # a control group may limit processes without showing it
+            launcher.close()
+            raise CannotRun(f"the process that starts ranks cannot be started: {error.strerror}") from None
         except BaseException:
             launcher.close()
             raise
     return launcher
+
+
+def _allocation_launcher(allocation: "Allocation") -> "LocalLauncher":
+    from scalescope.launch.allocation.launcher import AllocationLauncher
+
+    return AllocationLauncher(allocation)
 
 
 def _record_error(request: "Request", error: ScalescopeError) -> None:

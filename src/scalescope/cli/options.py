@@ -32,6 +32,7 @@ class InWords:
 Stated = Scalar | PerDevice | InWords
 
 _DASHES = "--"
+_LONGEST_NUMBER = 9  # digits of a launch's number
 _WORDS = "scalescope.command"  # under which click's context keeps what stands behind the dashes
 
 _METAVARS = {"int": "INT", "float": "NUMBER", "str": "TEXT", "duration": "TIME", "bytes": "SIZE"}
@@ -209,7 +210,7 @@ def _launch_number(context: click.Context, option: click.Parameter, text: str | 
     """The number of a launch, or `next`."""
     if text is None or text == NEXT_LAUNCH:
         return text
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > _LONGEST_NUMBER:
         raise click.BadParameter(f"expected a number from 0, or {NEXT_LAUNCH}, got {text!r}", context, option)
     return int(text)
 
@@ -227,6 +228,11 @@ def _switch_options() -> Iterator[click.Option]:
         "Show the trials and about how long they take; measure nothing.",
         common=RUN,
         brief="Show what would be measured, and how long.",
+        in_file=False,
+    )
+    yield _switch(
+        ["--trust"],
+        "With --resume: run the commands and shell lines that a run folder stores, whoever wrote them.",
         in_file=False,
     )
     yield _switch(["--strict"], "Exit with code 6 if the measurement is unstable.")

@@ -104,11 +104,12 @@ class TerminalWatcher:
 
     def _display(self) -> "Live | None":
         """The live table, where standard error is a terminal that can show one."""
-        from rich.console import Console
         from rich.live import Live
 
-        target = Console(stderr=True, highlight=False)
-        if sys.stderr is None or not sys.stderr.isatty() or target.is_dumb_terminal:
+        if sys.stderr is None or not sys.stderr.isatty():
+            return None
+        target = console(sys.stderr)
+        if target.is_dumb_terminal:
             return None
         return Live(
             console=target,

@@ -1,10 +1,16 @@
 """Standard output and error as the command line needs them."""
 
 import codecs
+import contextlib
+import errno
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from typing import TextIO, cast
 
+from scalescope.errors import ExitCode
+from scalescope.report.render.clean_stream import CleanStream
 from scalescope.results.printable import IN_ASCII
 
 _ASCII = "ascii"
@@ -12,12 +18,62 @@ _ASCII = "ascii"
 _PLAIN = "scalescope_ascii"
 
 
-def replace_unencodable() -> None:
-    """Write what the terminal's encoding lacks with other characters, such as - for a minus sign."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            is_ascii = codecs.lookup(stream.encoding).name == _ASCII
-            stream.reconfigure(encoding=_PLAIN if is_ascii else stream.encoding, errors=IN_ASCII)
+@contextlib.contextmanager
+def clean_output() -> Iterator[None]:
+    """Let everything that is printed meanwhile pass through clean streams; nested, it changes nothing."""
+    before = (sys.stdout, sys.stderr)
+    install_clean_output()
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def install_clean_output() -> None:
+    """Replace standard output and error for the rest of the process."""
+    _open_closed_descriptors()
+    sys.stdout, sys.stderr = _clean(sys.stdout, 1), _clean(sys.stderr, 2)
+
+
+def code_after_output(code: int) -> int:
+    """The exit code, once everything is written; a failure of the command itself outweighs lost output."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    error = sys.stdout.error if isinstance(sys.stdout, CleanStream) else None
+    if error is None:
+        return code
+    if error.errno == errno.EPIPE:  # its reader has seen enough
+        return code or 128 + signal.SIGPIPE
+    print(f"scalescope: the output cannot be written: {error.strerror}", file=sys.stderr, flush=True)
+    return code or ExitCode.STORAGE
+
+
+def print_json(value: object) -> None:
+    """Print JSON of which nothing has to be spelled out: a clean stream would break it."""
+    import json
+
+    print(json.dumps(value, indent=1).replace("\x7f", "\\u007f"))
+
+
+def _open_closed_descriptors() -> None:
+    """Give closed standard streams a descriptor: the next file would get it, and what ranks print with it."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+
+
+def _clean(stream: TextIO | None, descriptor: int) -> TextIO:
+    """The stream with clean text, in the terminal's encoding; one that was closed leads nowhere."""
+    if isinstance(stream, CleanStream):
+        return cast(TextIO, stream)
+    if stream is None:
+        stream = os.fdopen(os.dup(descriptor), "w", encoding="utf-8", errors=IN_ASCII)
+    elif hasattr(stream, "reconfigure"):  # what the encoding lacks is replaced, such as - for a minus sign
+        is_ascii = codecs.lookup(stream.encoding).name == _ASCII
+        stream.reconfigure(encoding=_PLAIN if is_ascii else stream.encoding, errors=IN_ASCII)
+    return cast(TextIO, CleanStream(stream))
 
 
 def _plain_ascii(name: str) -> codecs.CodecInfo | None:
@@ -36,9 +92,3 @@ def _plain_ascii(name: str) -> codecs.CodecInfo | None:
 
 
 codecs.register(_plain_ascii)
-
-
-def abandon_output() -> int:
-    """Drop what is left to print because its reader has gone; returns the exit code for that."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter would complain at its end
-    return 128 + signal.SIGPIPE

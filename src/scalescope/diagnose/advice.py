@@ -46,7 +46,7 @@ def advise(facts: AdvisedJob, label: str, name: str, value: object = None) -> tu
     if name == "accumulation_steps" and trial.accumulation_steps > 1:
         return ()
     command = _command(facts, name if value is None else f"{name}={value}")
-    return (Advice(label=label, argv=command, changes_job=_changes_job(facts, name)),)
+    return (Advice(label=label, argv=command, changes_job=_changes_job(facts, name), setting=name),)
 
 
 def _can_set(trial: Trial, name: str) -> bool:

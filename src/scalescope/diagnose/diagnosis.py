@@ -3,30 +3,38 @@
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 
+from scalescope.analysis.prediction.forecasts.gains import gains_by_trial
 from scalescope.diagnose import rules, run_rules, step_rules
 from scalescope.diagnose.facts import Facts, facts_of
-from scalescope.diagnose.finding import Abstention, Diagnosis, Finding
+from scalescope.diagnose.finding import Abstention, Advice, Diagnosis, Finding
 from scalescope.diagnose.step_facts import StepFacts, step_facts_of
 from scalescope.results.run import Run
 
 Outcome = Finding | Abstention | None
+NO_GAINS: Mapping[str, Mapping[str, float]] = {}
 
 
 def diagnose(run: Run) -> Diagnosis:
     """Why a run is slow and why it does not scale, the most expensive cause first."""
     cases = facts_of(run)
     of_run = [_applied(name, rule, run, cases) for name, rule in _rules(run_rules)]
-    return diagnose_facts(cases, of_run, step_facts_of(run))
+    return diagnose_facts(cases, of_run, step_facts_of(run), gains_by_trial(run))
 
 
 def diagnose_facts(
-    cases: tuple[Facts, ...], of_run: Sequence[Outcome] = (), steps: tuple[StepFacts, ...] = ()
+    cases: tuple[Facts, ...],
+    of_run: Sequence[Outcome] = (),
+    steps: tuple[StepFacts, ...] = (),
+    gains: Mapping[str, Mapping[str, float]] = NO_GAINS,
 ) -> Diagnosis:
-    """The same from facts alone, with the outcomes of rules about the whole run."""
-    outcomes = [*of_run, *_outcomes(cases), *_step_outcomes(steps)]
+    """The same from facts alone, with the outcomes of rules about the whole run.
+
+    `gains` is what moving a setting is predicted to gain, by trial and by name.
+    """
+    outcomes = [*of_run, *_outcomes(cases, gains), *_step_outcomes(steps)]
     findings = [outcome for outcome in outcomes if isinstance(outcome, Finding)]
     abstentions: dict[str, Abstention] = {}
     for outcome in outcomes:
@@ -41,7 +49,7 @@ def diagnose_facts(
     )
 
 
-def _outcomes(cases: tuple[Facts, ...]) -> Iterator[Outcome]:
+def _outcomes(cases: tuple[Facts, ...], gains: Mapping[str, Mapping[str, float]]) -> Iterator[Outcome]:
     """Of all rules about ranks together, at every configuration of several."""
     for facts in cases:
         for name, rule in _rules(rules):
@@ -52,8 +60,13 @@ def _outcomes(cases: tuple[Facts, ...]) -> Iterator[Outcome]:
                     about=facts.about if len(cases) > 1 else "",
                     certain=outcome.certain and (not outcome.term or facts.is_sure(outcome.term)),
                     single=bool(outcome.term) and facts.is_single(outcome.term),
+                    advice=_with_gains(outcome.advice, gains.get(facts.trial.trial_id, {})),
                 )
             yield outcome
+
+
+def _with_gains(advice: Iterable[Advice], gains: Mapping[str, float]) -> tuple[Advice, ...]:
+    return tuple(dataclasses.replace(item, predicted_gain=gains.get(item.setting or "")) for item in advice)
 
 
 def _step_outcomes(steps: tuple[StepFacts, ...]) -> Iterator[Outcome]:

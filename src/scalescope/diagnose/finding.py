@@ -24,6 +24,8 @@ class Advice:
     label: str
     argv: tuple[str, ...] = ()  # empty where the label says which line to change
     changes_job: bool = False  # it trains something else, such as another batch size: not a free speed-up
+    setting: str | None = None  # that it moves
+    predicted_gain: float | None = None  # in samples per second, relative; None where it is not known
 
     @property
     def command(self) -> str:

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from scalescope.catalog import cards
@@ -16,11 +17,43 @@ COMMAND = "command"  # the workload, and the setting that holds the words
 VARY = "vary"
 AFTER_DASHES = "-- COMMAND"  # the origin of a command that stands behind two dashes
 KNOWN = ("world_size", "batch_size", "global_batch_size")
+_NUMBERS_OF_RANKS = ("nodes", "ranks_per_node")  # by node
 _ATTACH = "attach"  # for `python -m scalescope.attach --job {attach}`, where no environment reaches the ranks
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _PLAIN = re.compile(r"(?:[A-Za-z0-9@%+=:./_-]|\{[A-Za-z_][A-Za-z0-9_]*\})+")
 _EXAMPLES = {"world_size": "--nproc-per-node={world_size}"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandNodes:
+    """The nodes that a command can start ranks on; one, unless it runs in a job of several."""
+
+    names: tuple[str, ...] = ("localhost",)
+    ranks_per_node: int | None = None  # at most; None: all ranks are on the first node
+
+    @property
+    def are_several(self) -> bool:
+        return len(self.names) > 1
+
+    def values(self, world_size: int) -> dict[str, int | str]:
+        """What stands for {nodes}, {ranks_per_node} and {first_node} where there are so many ranks."""
+        ranks = min(world_size, self.ranks_per_node or world_size)
+        return {"nodes": -(-world_size // ranks), "ranks_per_node": ranks, "first_node": self.names[0]}
+
+    def check(self, command: str, world_size: int) -> None:
+        """Refuse ranks that do not fill whole nodes, where the command asks how many each has."""
+        values = self.values(world_size)
+        nodes, ranks = int(values["nodes"]), int(values["ranks_per_node"])
+        if not set(_NUMBERS_OF_RANKS) & set(_PLACEHOLDER.findall(command)):
+            return
+        if nodes > len(self.names):
+            raise BadInput(
+                f"{world_size} ranks at {ranks} per node need {nodes} nodes, and the job has "
+                f"{len(self.names)}; ask for more nodes or more ranks per node"
+            )
+        if nodes * ranks != world_size:
+            raise BadInput(f"{world_size} ranks do not fill nodes of {ranks}; use a multiple of {ranks}")
 
 
 def words_of(command: str) -> list[str]:
@@ -29,7 +62,7 @@ def words_of(command: str) -> list[str]:
         words = shlex.split(command)
     except ValueError as error:
         raise BadInput(f"--command: {error}") from None
-    if not words:
+    if not words or not words[0]:
         raise BadInput("--command: it is empty")
     return words
 
@@ -44,9 +77,16 @@ def placeholders(command: str, varied: Iterable[str]) -> frozenset[str]:
     return frozenset(_PLACEHOLDER.findall(command)) & {*KNOWN, *varied}
 
 
-def filled_words(trial: Trial, job_file: str | None = None) -> list[str]:
+def takes_world_size(command: str, varied: Iterable[str] = ()) -> bool:
+    """Whether the number of ranks is a value that the command takes, as a whole or by node."""
+    names = {"world_size", *_NUMBERS_OF_RANKS} - set(varied)
+    return bool(names & set(_PLACEHOLDER.findall(command)))
+
+
+def filled_words(trial: Trial, job_file: str | None = None, nodes: CommandNodes | None = None) -> list[str]:
     """The words of a trial's command with its values filled in; `{attach}` is the file of the job."""
-    values = {name: trial.settings.get(name) for name in KNOWN} | trial.varied
+    values: dict[str, Any] = dict((nodes or CommandNodes()).values(trial.world_size))
+    values |= {name: trial.settings.get(name) for name in KNOWN} | trial.varied
     if job_file is not None:
         values[_ATTACH] = job_file
     return [_PLACEHOLDER.sub(lambda match: _value(match, values), word) for word in words_of(trial.command)]
@@ -123,7 +163,7 @@ def check_command(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> 
             )
         if name in names and name not in settings:
             raise BadInput(f"the command has {{{name}}}, but no value for it; add {flag}")
-    if len(settings.get("world_size", ())) > 1 and "world_size" not in names:
+    if len(settings.get("world_size", ())) > 1 and not takes_world_size(command, varied):
         raise BadInput(
             f"{given['world_size'][0].origin}: several world sizes require {{world_size}} in the command, "
             f"for instance {_EXAMPLES['world_size']}"

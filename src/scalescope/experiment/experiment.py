@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 from scalescope.catalog import cards
+from scalescope.catalog.benchmarks.comm import check_collectives
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import Setting, nearest, parse_value, settings_of
 from scalescope.errors import BadInput
@@ -22,8 +23,9 @@ from scalescope.experiment.command_line import (
     joined,
     words_of,
 )
-from scalescope.experiment.given import Entries, Given, shown_key
+from scalescope.experiment.given import Entries, Given, check_count, shown_key
 from scalescope.experiment.trial import Value
+from scalescope.secret_variables import redacted
 
 _NAMED_VALUES = ("env.", f"{VARY}.")  # keys of values that have names of their own
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -62,6 +64,8 @@ def build_experiment(
     verb: str, benchmark: str, file: Entries, flags: Entries, defaults: Mapping[str, Any]
 ) -> Experiment:
     """Merge flag over file over default; `defaults` are the verb's own, for options and settings."""
+    for values in (*file.values(), *flags.values()):
+        check_count(values)
     given = _merged(verb, benchmark, file, flags)
     is_command = asks_for_command(given)
     run_options = {setting.name: setting for setting in settings_of(Measuring)}
@@ -79,9 +83,10 @@ def build_experiment(
         elif not name.startswith(_NAMED_VALUES):
             public = [key for key, setting in known.items() if not setting.internal]
             raise _unknown_key(name, values[0].origin, (*run_options, *public))
-    settings |= _named_values(given)
+    settings |= _named_values(_without_secrets(given) if measuring["redact_env"] else given)
     _check_batch(settings, given)
     _check_selection(settings, given)
+    _check_collectives(settings, given)
     _check_name(measuring["name"], given)
     if is_command:
         command = joined(words_of(str(settings[COMMAND][0])))  # however it was quoted
@@ -100,6 +105,18 @@ def _merged(verb: str, benchmark: str, file: Entries, flags: Entries) -> Entries
     _drop_overridden_steps(file, flags, given)
     _drop_unselected(file, flags, given)
     return given
+
+
+def _without_secrets(given: Entries) -> Entries:
+    """The entries with a mark in place of values that look like keys."""
+    entries = dict(given)
+    for name, values in given.items():
+        if name.startswith("env."):
+            texts = redacted(name.removeprefix("env."), tuple(v.text for v in values), values[0].origin)
+            entries[name] = tuple(
+                Given(text, value.origin) for text, value in zip(texts, values, strict=True)
+            )
+    return entries
 
 
 def _named_values(given: Entries) -> dict[str, tuple[Value, ...]]:
@@ -252,6 +269,15 @@ def _check_batch(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> N
             f"{given['global_batch_size'][0].origin}: give batch_size (per rank, weak scaling) or "
             "global_batch_size (all ranks, strong scaling), not both"
         )
+
+
+def _check_collectives(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> None:
+    """Refuse collectives that do not exist while it is still known where they were written."""
+    for value, entry in zip(settings.get("collective", ()), given.get("collective", ()), strict=False):
+        try:
+            check_collectives(str(value).split(","))
+        except BadInput as error:
+            raise BadInput(f"{entry.origin}: {error}") from None
 
 
 def _check_selection(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> None:

@@ -1,15 +1,20 @@
 """Same job: the one key that decides whether two trials do the same job."""
 
+import functools
 import json
 import shlex
 from collections.abc import Set
 from pathlib import PurePath
 
+from scalescope.catalog import cards
+from scalescope.catalog.setting import settings_of
 from scalescope.experiment.identity import identity
-from scalescope.experiment.trial import Trial
+from scalescope.experiment.trial import ABLATIONS, Trial
 
 BATCH = frozenset(("batch_size", "global_batch_size"))
 LENGTH = frozenset(("epochs", "steps_per_epoch"))  # how long a launch measures
+# Settings that spread one job over ranks.
+SPREAD = frozenset(("world_size", "strategy", *ABLATIONS, "oversubscribe", "stand_in"))
 
 
 def job_key(trial: Trial, *, ignoring: Set[str] = frozenset()) -> str:
@@ -24,6 +29,14 @@ def job_key(trial: Trial, *, ignoring: Set[str] = frozenset()) -> str:
     if isinstance(command := kept.get("command"), str):
         kept["command"] = [_file_name(word) for word in shlex.split(command)]
     return json.dumps(kept, sort_keys=True)
+
+
+@functools.cache
+def strategy_settings() -> frozenset[str]:
+    """Settings that spread the work over ranks and do not change the work."""
+    owners = [cards.card("strategies", name) for name in cards.names("strategies")]
+    changing_work = {name for owner in owners for name in owner.work_settings}
+    return frozenset(setting.name for owner in owners for setting in settings_of(owner)) - changing_work
 
 
 def _file_name(word: str) -> str:

@@ -11,9 +11,10 @@ from pathlib import Path
 import yaml
 
 from scalescope.errors import BadInput
-from scalescope.experiment.given import Entries, Given, shown_key
+from scalescope.experiment.given import Entries, Given, check_count, shown_key
 
 _LARGEST_FILE_BYTES = 1 << 20
+_MOST_KEYS = 1_000
 _GROUPS = ("model", "training", "data")  # headings people write; their keys are settings like any other
 _NAMING = ("env", "vary")  # headings below which people write names of their own
 _BOTH = ("data",)  # a heading where lines stand below it, a setting where it has a value
@@ -62,6 +63,8 @@ def _read_mapping(path: Path, events: Iterator[yaml.Event], group: str, entries:
             raise BadInput(f"{where}: expected 'key: value' lines below it")
         if key.value in groups:
             raise BadInput(f"{where}: given twice")
+        if len(entries) >= _MOST_KEYS:
+            raise BadInput(f"{where}: an experiment file has at most {_MOST_KEYS:,} keys")
         name = _name_of(group, key.value)
         if name in entries:
             first = entries[name][0].origin
@@ -86,6 +89,7 @@ def _read_values(path: Path, name: str, value: yaml.Event, events: Iterator[yaml
         if not isinstance(item, yaml.ScalarEvent):
             raise BadInput(f"{path}:{_line(item)}: {shown_key(name)}: a list may contain plain values only")
         values.append(_given(path, name, item))
+        check_count(values)
     if not values:
         raise BadInput(f"{path}:{_line(value)}: {shown_key(name)}: the list is empty")
     return tuple(values)

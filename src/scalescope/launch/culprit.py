@@ -12,7 +12,7 @@ class RankFailure:
 
     rank: int
     message: str = ""  # of its own error; empty where it left none
-    is_lost: bool = False  # it never answered
+    is_lost: bool = False  # it never answered, or only that it waits
     progress: tuple[int, ...] = ()  # how far it got; empty where the launcher cannot see that
     at_s: float = 0.0  # when it failed
 

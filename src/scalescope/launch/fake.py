@@ -5,7 +5,7 @@ Each benchmark has a module in `launch.simulated`, found by its name.
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from scalescope.catalog.measuring import Measuring
@@ -62,6 +62,9 @@ class FakeLauncher:
         self._load_at_start = load_at_start or OtherLoad()
         self.launched: list[tuple[str, int]] = []
         self.deadlines: list[float | None] = []  # of these launches; simulating one takes no time
+
+    def expect(self, trials: Iterable[Trial]) -> None:
+        """Nothing is loaded for them."""
 
     def outlook(self, devices: Sequence[str]) -> Machine | None:
         return None

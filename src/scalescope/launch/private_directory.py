@@ -1,8 +1,10 @@
 """A directory that only we can read, for what the ranks of one launch share; removed with its owner."""
 
 import contextlib
+import errno
 import fcntl
 import os
+import secrets
 import shutil
 import stat
 import tempfile
@@ -13,15 +15,57 @@ from pathlib import Path
 from scalescope.errors import CannotRun
 
 _PREFIX = "scalescope-launch-"
+_TOKEN = secrets.token_hex(4)
+TEMPORARY = "tmp"  # in the directory: where ranks keep files that may be too large for memory
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - mkdtemp makes a directory there that only we can read
 _ROOM_BYTES = 1 << 18  # for the heartbeats, the store and the jobs of one launch
+_ROOM_FILES = 256  # a job for every rank, and what a training command's processes report
 _YOUNG_S = 60.0  # a directory this new may not be locked by its owner yet
 
 
 @contextlib.contextmanager
 def private_directory(fallback: Path) -> Iterator[Path]:
     """Make the directory in memory where that is possible, else in TMPDIR or in `fallback`."""
-    path = _make(fallback)
+    with _kept(_make(fallback)) as path, _temporary_directory(path):
+        yield path
+
+
+def own_directories() -> list[str]:
+    """How the paths of all our private directories begin: for whoever removes them when we are killed."""
+    return [f"{parent}/{_own_prefix()}" for parent in (_SHARED_MEMORY, tempfile.gettempdir())]
+
+
+def _own_prefix() -> str:
+    """Ours alone, also among processes of other containers, and after a fork."""
+    return f"{_PREFIX}{os.getpid()}-{_TOKEN}-"
+
+
+@contextlib.contextmanager
+def _temporary_directory(path: Path) -> Iterator[None]:
+    """Give a directory one for temporary files, on the disk where TMPDIR is; without room there is none."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            made = Path(tempfile.mkdtemp(prefix=_own_prefix(), dir=tempfile.gettempdir()))
+            stack.enter_context(_kept(made))
+            (path / TEMPORARY).symlink_to(made)
+        yield
+
+
+@contextlib.contextmanager
+def private_directory_in(parent: Path) -> Iterator[Path]:
+    """Make the directory in a folder that other hosts see too."""
+    _remove_leftovers(parent)
+    try:
+        path = _make_with_room(parent)
+    except OSError as error:
+        raise CannotRun(f"{parent}: could not be written: {error.strerror}") from None
+    with _kept(path):
+        yield path
+
+
+@contextlib.contextmanager
+def _kept(path: Path) -> Iterator[Path]:
+    """Keep a directory locked, and remove it at the end."""
     lock = os.open(path, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -90,7 +134,7 @@ def _make(fallback: Path) -> Path:
 
 
 def _make_with_room(parent: Path) -> Path:
-    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    path = Path(tempfile.mkdtemp(prefix=_own_prefix(), dir=parent))
     try:
         _check_room(path)
     except OSError:
@@ -100,7 +144,10 @@ def _make_with_room(parent: Path) -> Path:
 
 
 def _check_room(path: Path) -> None:
-    """Raise an OSError where files cannot grow: in a full /dev/shm directories can still be made."""
+    """Raise an OSError where files cannot be made or grow: a full /dev/shm may still have directories."""
+    system = os.statvfs(path)
+    if system.f_files and system.f_favail < _ROOM_FILES:  # 0 where the number of files has no limit
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     descriptor, name = tempfile.mkstemp(prefix="room-", dir=path)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -9,17 +9,18 @@ from scalescope.errors import CannotRun
 from scalescope.experiment.machine import Machine
 from scalescope.interpreter import python_module
 
-_LIMIT_S = 300
 _LEAST_TORCH = (2, 6)
 
 
-def probe_in_new_process() -> dict[str, Any]:
-    """Run the worker's probe as a process of its own."""
-    command = python_module("scalescope.worker.machine.probe")
+def probe_in_new_process(*starter: str, limit_s: float = 300.0) -> dict[str, Any]:
+    """Run the worker's probe as a process of its own; `starter` are words that run it elsewhere."""
+    command = [*starter, *python_module("scalescope.worker.machine.probe")]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired:
-        raise CannotRun(f"probing the machine took longer than {_LIMIT_S} s") from None
+        raise CannotRun(
+            f"probing the machine took longer than {limit_s:g} s; --init-timeout gives it longer"
+        ) from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise CannotRun(f"torch cannot be used here: {last}")

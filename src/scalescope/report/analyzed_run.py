@@ -8,6 +8,7 @@ from pathlib import Path
 
 from scalescope.analysis.collectives import CollectiveRow, collective_rows
 from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.prediction.forecasts.answer import Predicted, predicted_of
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.trace.profile import TraceProfile, profiles
 from scalescope.diagnose.diagnosis import diagnose
@@ -16,6 +17,7 @@ from scalescope.diagnose.step_facts import StepFacts, step_facts_of
 from scalescope.report.caveats import context
 from scalescope.report.commands.jobs import job_name
 from scalescope.report.varied import disambiguate
+from scalescope.results.ledger import read_ledger
 from scalescope.results.run import Run
 from scalescope.results.run_commands import repeating_command
 
@@ -53,6 +55,11 @@ class AnalyzedRun:
     @functools.cached_property
     def collectives(self) -> tuple[CollectiveRow, ...]:
         return collective_rows(self.run.results)
+
+    @functools.cached_property
+    def predicted(self) -> Predicted:
+        """Predictions for the sizes that were measured and larger ones; intervals follow the ledger."""
+        return predicted_of(self.run, read_ledger().entries)
 
     @functools.cached_property
     def profiles(self) -> tuple[TraceProfile, ...]:

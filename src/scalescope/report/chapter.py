@@ -11,7 +11,10 @@ from scalescope.report import chapters
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.render.figure import Figure
 from scalescope.report.section import Section
+from scalescope.results.printable import printable
 
+_LAST = 1_000
+_LONGEST_PROBLEM = 300
 Part = TypeVar("Part", Section, Figure)
 
 
@@ -24,19 +27,36 @@ class Chapter:
     order: int
     sections: tuple[Section, ...] = ()
     figures: tuple[Figure, ...] = ()
+    problem: str | None = None  # why it could not be made
 
 
 def chapters_of(report_input: ReportInput) -> tuple[Chapter, ...]:
     """Everything there is a chapter for, in order."""
     built: list[Chapter] = []
     for module in pkgutil.iter_modules(chapters.__path__):
-        made = importlib.import_module(f"{chapters.__name__}.{module.name}").chapter(report_input)
+        made = _made(module.name, report_input)
         if made is not None:
             built.append(made)
     used: set[str] = set()
     return tuple(
         _with_unique_names(chapter, used) for chapter in sorted(built, key=lambda chapter: chapter.order)
     )
+
+
+def _made(name: str, report_input: ReportInput) -> Chapter | None:
+    """A chapter; one that fails costs itself alone, and says so."""
+    make = importlib.import_module(f"{chapters.__name__}.{name}").chapter
+    try:
+        return make(report_input)  # type: ignore[no-any-return]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        problem = printable(f"{type(error).__name__}: {error}")[:_LONGEST_PROBLEM]
+        return Chapter(
+            name=name,
+            title=name.replace("_", " ").capitalize(),
+            order=_LAST,
+            sections=(Section(lines=(f"This chapter could not be made: {problem}",)),),
+            problem=problem,
+        )
 
 
 def titled_by_run(report_input: ReportInput, parts: Iterable[tuple[AnalyzedRun, Part]]) -> tuple[Part, ...]:

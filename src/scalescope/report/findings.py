@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from scalescope.diagnose.finding import Abstention, Advice, Diagnosis, Evidence, Finding
-from scalescope.report.numbers import data_size, in_ms, milliseconds, percent, significant
+from scalescope.report.numbers import data_size, in_ms, milliseconds, percent, signed_percent, significant
 from scalescope.report.section import ListedFinding, Section, ShownCommand
 from scalescope.results.run import Run
 from scalescope.results.run_record import resume_argv
@@ -52,7 +52,9 @@ def _listed(finding: Finding, *, every: bool) -> ListedFinding:
 
 def command_of(advice: Advice) -> ShownCommand:
     """Advice as a reader gets it: a command of ours, or the line to change."""
-    return ShownCommand(label=advice.label, argv=advice.argv, changes_job=advice.changes_job)
+    gain = advice.predicted_gain
+    label = advice.label if gain is None else f"{advice.label} (predicted: {signed_percent(gain)} samples/s)"
+    return ShownCommand(label=label, argv=advice.argv, changes_job=advice.changes_job)
 
 
 def continuing(run: Run) -> ShownCommand:

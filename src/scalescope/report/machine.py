@@ -71,18 +71,3 @@ def _has_all_cores(trial: Trial, machine: dict[str, Any]) -> bool:
     """Whether a rank has the threads that it gets where nothing is asked for."""
     cores = machine.get("cores")
     return isinstance(cores, int) and trial.threads_per_rank == max(1, cores // trial.world_size)
-
-
-def ranks_of_a_node(run: Run, trial: Trial) -> int | None:
-    """How many ranks of a trial's kind a node has room for; None where the machine is not recorded."""
-    if trial.split_gpu:
-        return trial.split_gpu
-    machine = run.environment.get("machine") or {}
-    per_node = machine.get("ranks_per_node")
-    if isinstance(per_node, int):  # of several nodes, whose GPUs are listed together
-        return per_node
-    if trial.on_gpu:
-        gpus = machine.get("gpus")
-        return len(gpus) if isinstance(gpus, list) else None
-    cores = machine.get("cores")
-    return cores if isinstance(cores, int) else None

@@ -18,6 +18,7 @@ from scalescope.report.comm.sections import communication_json
 from scalescope.report.commands.jobs import job_name
 from scalescope.report.findings import findings_json
 from scalescope.report.memory.as_json import memory_json
+from scalescope.report.prediction.as_json import answer_json
 from scalescope.report.scaling.waterfall import waterfall_json, whole_step_json
 from scalescope.report.trace.sections import profile_json
 from scalescope.report.training.step_waterfall import step_waterfall_json
@@ -55,8 +56,15 @@ def results_json(of: Run | AnalyzedRun) -> dict[str, Any]:
             "profile": profile_json(run),
             "scaling": [_scaling(row, tuple(steps.values())) for row in rows],
             "findings": findings_json(analyzed.diagnosis),
+            **_predictions(analyzed),
         },
     }
+
+
+def _predictions(analyzed: AnalyzedRun) -> dict[str, Any]:
+    """What only runs with a profile of one rank and times of collectives have."""
+    answers = [answer_json(answer) for answer in analyzed.predicted.answers]
+    return {"predictions": answers} if answers else {}
 
 
 def _main_trial(run: Run) -> Trial | None:

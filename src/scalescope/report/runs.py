@@ -25,6 +25,7 @@ from scalescope.results.run_folder import (
     writer_of,
 )
 from scalescope.results.run_record import RunRecord, began_at, is_unfinished, read_run_record
+from scalescope.results.stored.regular_files import stored_lines
 
 _COLUMNS = ("run", "command", "workload", "ranks", "result", "status", "started", "name", "trials", "device")
 _LEFT_OUT = (
@@ -217,10 +218,7 @@ def _largest(kind: FigureKind, entries: Sequence[Mapping[str, Any]], name: str) 
 
 
 def _launches(path: Path) -> int:
-    try:
-        return (path / TRIALS).read_bytes().count(b"\n")
-    except OSError:
-        return 0
+    return sum(1 for _ in stored_lines(path / TRIALS, lambda warning: None))
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -2,47 +2,92 @@
 
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from scalescope.errors import StorageError
 from scalescope.results.printable import encodable
+from scalescope.results.stored.regular_files import open_regular
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file so that a reader, or a crash, sees the old or the new text and nothing between."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replace a file so that a reader, or a crash, sees the old or the new content and nothing between.
+
+    A link of that name is replaced too: nothing is written to where it leads.
+    """
+    encoded = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+        # Not mkstemp: its file would need a mode of its own, and the user's umask decides here.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as stream:
-                stream.write(text)
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(encoded)
                 stream.flush()
-                os.fchmod(stream.fileno(), 0o644)
                 os.fsync(stream.fileno())
-            Path(temporary).replace(path)
+            temporary.replace(path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
         _sync_directory(path.parent)
     except OSError as error:
         raise StorageError(f"{path}: could not be written: {error.strerror}") from None
 
 
-def append_line(path: Path, record: dict[str, Any]) -> None:
-    """Append one JSON line by a single write and wait until it is on the disk."""
-    line = _json(record, separators=(",", ":")) + "\n"
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+class ResultLines:
+    """The lines that a run appends to one file.
+
+    The file stays open, so that what was written is not lost when somebody removes or replaces it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Append one JSON line by a single write and wait until it is on the disk."""
+        line = to_line(record)
         try:
-            _append(descriptor, line.encode())
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise StorageError(f"{path}: could not be written: {error.strerror}") from None
+            if self._descriptor is None:
+                self._descriptor = open_regular(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+            append_bytes(self._descriptor, line.encode())
+        except OSError as error:
+            raise StorageError(f"{self._path}: could not be written: {error.strerror}") from None
+        self.check()
+
+    def check(self) -> None:
+        """StorageError where the file is not the one that was written to; what it held is written anew."""
+        if self._descriptor is None:
+            return
+        try:
+            there = os.lstat(self._path)
+        except FileNotFoundError:
+            self._write_back(self._path, "was removed")
+        except OSError as error:
+            raise StorageError(f"{self._path}: cannot be read: {error.strerror}") from None
+        else:
+            held = os.fstat(self._descriptor)
+            if (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino):
+                self._write_back(self._path.with_suffix(".kept.jsonl"), "was replaced by another file")
+
+    def _write_back(self, path: Path, what: str) -> NoReturn:
+        assert self._descriptor is not None
+        size = os.fstat(self._descriptor).st_size
+        content = os.pread(self._descriptor, size, 0)
+        self.close()
+        write_atomically(path, content)
+        raise StorageError(f"{self._path} {what} while the run measured; its results are kept in {path}")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
-def _append(descriptor: int, line: bytes) -> None:
+def append_bytes(descriptor: int, line: bytes) -> None:
+    """Append to an open file by a single write, on a line of its own, and wait until it is on the disk."""
     end = os.lseek(descriptor, 0, os.SEEK_END)
     if end and os.pread(descriptor, 1, end - 1) != b"\n":
         # A killed writer left half a line: close it, or it would swallow this one.
@@ -61,6 +106,11 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def to_line(record: Any) -> str:
+    """The record as one line of JSON, with its end."""
+    return _json(record, separators=(",", ":")) + "\n"
 
 
 def to_text(record: Any) -> str:

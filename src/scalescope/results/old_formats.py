@@ -1,16 +1,19 @@
 """Formats of earlier versions: what they stored, in the words of today. Everything old is read here alone."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from scalescope.experiment.machines.nodes import NodeDifference
 from scalescope.results.result import RankRecord
+from scalescope.results.stored.regular_files import open_regular
 
 BUCKET_BYTES = "bucket_bytes"
 _ABLATIONS = {"noop_comm": "without_communication", "preloaded": "with_preloaded_input"}
 _INTERRUPTED = "interrupted by "  # how the reason of a launch began that a signal ended
 _LAUNCHES_OF_A_STAGE = 100
+_LONGEST_STATUS = 20
 _STAGES = ((95, "scaling"), (90, "confirm"), (40, "remove"), (1, "add"))
 _VALUES = {
     ("purpose", "listen"): "nccl_log",
@@ -37,7 +40,7 @@ def upgraded_result(raw: dict[str, Any]) -> dict[str, Any]:
 def summary_status(entry: Mapping[str, Any]) -> str:
     """How a trial of a results.json ended; earlier versions had an interruption only in its reason."""
     interrupted = str(entry.get("reason")).startswith(_INTERRUPTED)
-    return "interrupted" if interrupted else str(entry["status"])
+    return "interrupted" if interrupted else str(entry["status"])[:_LONGEST_STATUS]
 
 
 def _stage(number: int) -> dict[str, Any]:
@@ -62,7 +65,7 @@ def upgraded_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def request_of_comment(path: Path) -> tuple[str, tuple[str, ...]]:
     """The verb and its flags from the comment that begins an experiment file; empty where it has none."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as stream:
+        with os.fdopen(open_regular(path), encoding="utf-8", errors="replace") as stream:
             words = stream.readline(10_000).removeprefix("#").split()
         start, end = words.index("scalescope"), words.index("FILE")
     except (OSError, ValueError):
@@ -78,8 +81,8 @@ def bucket_bytes_of(record: RankRecord) -> tuple[int, ...] | None:
     """
     if record.samples.get(BUCKET_BYTES):
         return tuple(int(size) for size in record.samples[BUCKET_BYTES])
-    text = record.counters.get(BUCKET_BYTES)
-    return tuple(int(size) for size in str(text).split(",")) if text else None
+    sizes = str(record.counters.get(BUCKET_BYTES) or "").split(",")
+    return tuple(map(int, sizes)) if all(size.isdecimal() and len(size) < 20 for size in sizes) else None
 
 
 def node_differences_of(environment: Mapping[str, Any]) -> tuple[NodeDifference, ...]:

@@ -38,6 +38,7 @@ _IN_ASCII = {
     **dict.fromkeys("“”„", '"'),
     **dict.fromkeys("\u00a0\u2009\u202f", " "),
 }
+_LAYOUT = "\n\t\u00a0\u2009\u202f"
 IN_ASCII = "scalescope.in_ascii"  # the name under which encoders replace what they lack
 
 
@@ -62,6 +63,15 @@ def printable(text: str) -> str:
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
     )
+
+
+def printable_lines(text: str) -> str:
+    """The text with everything but its line breaks, tabs and narrow spaces spelled out as by `printable`."""
+    if not isinstance(text, str):
+        raise TypeError(f"expected text, got {type(text).__name__}")
+    if text.isprintable() or text.replace("\n", "").isprintable():
+        return text
+    return "".join(letter if letter in _LAYOUT else printable(letter) for letter in text)
 
 
 def encodable(value: object) -> object:

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.machines.nodes import differences
-from scalescope.inspection import recorded_variables
+from scalescope.inspection import TOOL_LIMIT_S, recorded_variables, run_tool
 from scalescope.results.result import Result
 
 # What may differ between two runs that are still the same machine: its name, and what was measured of it. The
@@ -22,6 +23,18 @@ _NOT_IDENTITY_OF_GPU = ("uuid", "pci_bus", "compute_capability", "precisions")
 # What ranks record about the file of a user's workload.
 WORKLOAD_FILE = "workload_file"
 WORKLOAD_SHA256 = "workload_sha256"
+_ARCHIVE_LIMIT_S = 60.0  # all files of a checkout may be many
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+# What a checkout can make git run: a monitor, hooks, helpers of remotes, programs that verify signatures.
+_SAFE_SETTINGS = (
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "protocol.allow=never",
+    "gpg.program=false",
+    "gpg.ssh.program=false",
+    "gpg.x509.program=false",
+)
+_SAFE_VARIABLES = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1"}
 
 
 def sha256_of(path: Path) -> str | None:
@@ -83,18 +96,61 @@ def environment_id(machine: Machine) -> str:
 
 def git_state(directory: Path) -> dict[str, Any] | None:
     """Commit and cleanliness of the code around `directory`; None outside a checkout or without git."""
-    commit = _git(directory, "rev-parse", "HEAD")
+    commit = git_output(directory, "rev-parse", "HEAD")
     if commit is None:
         return None
-    changed = _git(directory, "status", "--porcelain", "--untracked-files=no")
+    filters = _without_filters_of_checkout(directory)
+    changed = None
+    if filters is not None:
+        changed = git_output(
+            directory, *filters, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty"
+        )
     return {"commit": commit, "changed": None if changed is None else bool(changed)}
 
 
-def _git(directory: Path, *arguments: str) -> str | None:
+def git_archive(root: Path, commit: str, archive: Path) -> bool:
+    """Write the files of a commit into a tar file; says whether git could."""
+    filters = _without_filters_of_checkout(root)
+    if filters is None or not _COMMIT.fullmatch(commit):
+        return False
+    words = (*filters, "archive", "--format=tar", f"--output={archive}", commit)
+    return git_output(root, *words, limit_s=_ARCHIVE_LIMIT_S) is not None
+
+
+def has_commit(root: Path, commit: str) -> bool:
+    """Whether a checkout has a commit; a stored name that is not a commit's could be an option of git."""
+    return bool(_COMMIT.fullmatch(commit)) and git_output(root, "cat-file", "-e", commit) is not None
+
+
+def git_output(directory: Path, *arguments: str, limit_s: float = TOOL_LIMIT_S) -> str | None:
+    """What git prints; None where it fails. Nothing that the configuration of the checkout names is run."""
+    switches = [word for setting in _SAFE_SETTINGS for word in ("-c", setting)]
+    environment = {**os.environ, **_SAFE_VARIABLES}
     try:
-        done = subprocess.run(
-            ["git", *arguments], cwd=directory, capture_output=True, text=True, timeout=5, check=True
+        done = run_tool(
+            ["git", "--no-pager", *switches, *arguments], cwd=directory, env=environment, limit_s=limit_s
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _without_filters_of_checkout(directory: Path) -> tuple[str, ...] | None:
+    """Switches that turn off the filters which the checkout itself configures; None where they cannot be.
+
+    `status` and `archive` would run them. Those of the user, such as git-lfs, stay.
+    """
+    listed = git_output(directory, "config", "--list", "--show-scope", "--name-only", "-z")
+    if listed is None:
+        return None
+    words = listed.strip("\0").split("\0")
+    of_checkout = {
+        name for scope, name in zip(words[::2], words[1::2], strict=False) if scope in ("local", "worktree")
+    }
+    switches: list[str] = []
+    for name in sorted(of_checkout):
+        if name.startswith("filter."):
+            if "=" in name:  # cannot be named in a switch
+                return None
+            switches += ["-c", f"{name}=false" if name.endswith(".required") else f"{name}="]
+    return tuple(switches)

@@ -11,15 +11,22 @@ from typing import Any
 
 from scalescope.errors import BadInput
 from scalescope.experiment.observed import Observations, ObservedLaunch, as_observed, observations
-from scalescope.results.result import SCHEMA_VERSION, Result
-from scalescope.results.run_folder import ENVIRONMENT, EXPERIMENT, TRIALS, read_json
+from scalescope.results.files import to_line
+from scalescope.results.printable import printable
+from scalescope.results.result import SCHEMA_VERSION, Result, to_json
+from scalescope.results.run_folder import EXPERIMENT, RUN, TRIALS
 from scalescope.results.run_record import RunRecord, read_run_record
 from scalescope.results.schema import parse_result
+from scalescope.results.stored.environment import read_environment
+from scalescope.results.stored.regular_files import open_regular, stored_lines, why_unreadable
 
 # How much of earlier runs is read, to know how long launches take on this machine.
 _MOST_RUNS = 10
 _MOST_LAUNCHES = 50  # of each run
 _LARGEST_BYTES = 4 << 20  # a file beyond that takes longer to read than it is worth
+_MOST_WARNINGS = 20  # that are shown
+_LONGEST_WARNING = 1_000
+_MOST_BROKEN = 10_000  # lines, after which a file is not read on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +65,16 @@ def load_run(path: str | Path) -> Run:
         counted[result.key], other = (result, before) if before is None else _counted(before, result)
         if other is not None and other.status == "ok":
             replaced.append(other)
-    environment = read_json(folder / ENVIRONMENT)
+    environment, misfits = read_environment(folder)
+    unreadable = why_unreadable(folder / RUN)
+    warnings += [*misfits, *([] if unreadable is None else [unreadable])]
     observed = observations_of((*counted.values(), *replaced))
     return Run(
         path=folder,
         record=read_run_record(folder),
-        environment=environment if isinstance(environment, dict) else {},
+        environment=environment,
         results=tuple(_as_observed(result, observed) for result in counted.values()),
-        warnings=tuple(warnings),
+        warnings=_few(warnings, folder),
         replaced=tuple(_as_observed(result, observed) for result in replaced),
     )
 
@@ -95,16 +104,21 @@ def _counted(before: Result, after: Result) -> tuple[Result, Result]:
 
 
 def _read_results(path: Path, warnings: list[str]) -> Iterator[Result]:
-    if not path.exists():
-        return
-    with path.open("rb") as stream:
-        for number, line in enumerate(stream, start=1):
-            if not line.strip():
-                continue
-            try:
-                yield parse_result(line)
-            except ValueError as error:
-                warnings.append(f"{path}:{number}: left out: {_what_is_wrong(line, error)}")
+    for number, line in stored_lines(path, warnings.append):
+        try:
+            yield parse_result(line)
+        except ValueError as error:
+            warnings.append(f"{path}:{number}: left out: {_what_is_wrong(line, error)}")
+            if len(warnings) > _MOST_BROKEN:
+                warnings.append(f"{path}: what follows line {number} is left out: too much is broken")
+                return
+
+
+def _few(warnings: list[str], folder: Path) -> tuple[str, ...]:
+    """The first warnings, and how many more there are."""
+    shown = [printable(warning[:_LONGEST_WARNING]) for warning in warnings[:_MOST_WARNINGS]]
+    more = len(warnings) - len(shown)
+    return (*shown, f"{folder}: {more} more lines or values are left out") if more else tuple(shown)
 
 
 def _what_is_wrong(line: bytes, error: ValueError) -> str:
@@ -116,7 +130,7 @@ def _what_is_wrong(line: bytes, error: ValueError) -> str:
         return "not a result"
     if version.partition(".")[0] not in ("1", SCHEMA_VERSION.partition(".")[0]):
         return f"schema {version} is not {SCHEMA_VERSION}; another version of scalescope wrote it"
-    return str(error).splitlines()[0]
+    return (str(error).splitlines() or ["not a result"])[0]
 
 
 def earlier_results(root: Path, environment_id: str, *, but: Path | None = None) -> list[Result]:
@@ -139,14 +153,29 @@ def _newest_trials(root: Path) -> list[Path]:
             with contextlib.suppress(OSError):
                 if entry.is_dir(follow_symlinks=False):
                     trials = Path(entry.path) / TRIALS
-                    status = trials.stat()
+                    status = trials.lstat()
                     if status.st_size <= _LARGEST_BYTES:
                         changed.append((status.st_mtime, trials))
     return [path for _, path in sorted(changed, reverse=True)[:_MOST_RUNS]]
 
 
 def _first_results(path: Path) -> Iterator[Result]:
-    with contextlib.suppress(OSError), path.open("rb") as stream:
+    with contextlib.suppress(OSError), os.fdopen(open_regular(path), "rb") as stream:
         for _, line in zip(range(_MOST_LAUNCHES), stream, strict=False):
             with contextlib.suppress(ValueError):
                 yield parse_result(line)
+
+
+def storable(result: Result) -> Result:
+    """The result, or a failed launch where its line could not be read back: it must not vanish."""
+    try:
+        parse_result(to_line(to_json(result)).encode())
+    except (ValueError, TypeError, RecursionError) as error:
+        return dataclasses.replace(
+            result,
+            status="failed",
+            reason=f"the result could not be stored: {printable(str(error))[:_LONGEST_WARNING]}",
+            ranks=[],
+            telemetry={},
+        )
+    return result

@@ -1,5 +1,6 @@
 """Commands about a stored run: its own request with some settings changed, complete from any folder."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,13 +9,36 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import Setting, settings_of
 from scalescope.catalog.slurm import Slurm
 from scalescope.errors import BadInput
-from scalescope.experiment.command_line import COMMAND, KNOWN, joined, placeholders, words_of
+from scalescope.experiment.command_line import (
+    COMMAND,
+    KNOWN,
+    joined,
+    placeholders,
+    takes_world_size,
+    words_of,
+)
 from scalescope.results.run_folder import EXPERIMENT
 from scalescope.results.run_record import COMPARED, UNKNOWN_VERB, RunRecord, read_run_record
 
 PROGRAM = "scalescope"
 Argv = tuple[str, ...]
 CHECK: Argv = (PROGRAM, "check")
+# The flags of measuring verbs that a command may take over from a run folder, which anybody may have written;
+# --json-nccl is not among them: it would write where the folder says.
+VERB_FLAGS: Mapping[str, frozenset[str]] = {
+    "comm": frozenset(("--min-busbw",)),
+    "memory": frozenset(),
+    "run": frozenset(("--benchmark", "--warmup", "--iters", "--waterfall", "--no-waterfall")),
+    "scale": frozenset(("--waterfall", "--no-waterfall")),
+    "train": frozenset(
+        (
+            *("--profile", "--profile-steps", "--profile-ranks", "--profile-ranges-only", "--nsys"),
+            "--no-breakdown",
+        )
+    ),
+    "tune": frozenset(("--levers", "--threshold", "--combine", "--no-combine", "--verify-loss")),
+}
+_FLAG_VALUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,=%/+-]*")
 
 
 def command_on(
@@ -25,7 +49,12 @@ def command_on(
     *,
     file: str = EXPERIMENT,
 ) -> Argv:
-    """A verb on the request that the run at `path` stores, with settings changed and flags of the verb."""
+    """A verb on the request that the run at `path` stores, with settings changed and flags of the verb.
+
+    Empty where the verb is not one that measures.
+    """
+    if verb not in VERB_FLAGS:
+        return ()
     folder = path.resolve()
     # A budget that was too small for the run is too small for what it advises.
     end = read_run_record(folder).end
@@ -33,7 +62,14 @@ def command_on(
     settings = with_absolute_paths({**_stored_paths(folder), **unlimited, **(changes or {})}, folder)
     settings = _usable_with(_stored_command(folder), settings)
     command = {name: settings.pop(name) for name in (COMMAND,) if name in settings}
-    return (PROGRAM, verb, str(folder / file), *flags_of(settings), *own_flags, *flags_of(command))
+    return (
+        PROGRAM,
+        verb,
+        str(folder / file),
+        *flags_of(settings),
+        *_known_flags(verb, own_flags),
+        *flags_of(command),
+    )
 
 
 def repeating_command(path: Path, record: RunRecord) -> Argv:
@@ -41,6 +77,21 @@ def repeating_command(path: Path, record: RunRecord) -> Argv:
     if record.verb in (UNKNOWN_VERB, COMPARED):
         return ()
     return command_on(path, record.verb, own_flags=record.flags)
+
+
+def _known_flags(verb: str, flags: Sequence[str]) -> Argv:
+    """The flags that the verb has, with values that are names or numbers; all others are left out."""
+    known: list[str] = []
+    words = list(flags)
+    while words:
+        word = words.pop(0)
+        name, separator, value = word.partition("=")
+        values = [value] if separator else []
+        if not separator and words and not words[0].startswith("-"):
+            values = [words.pop(0)]
+        if name in VERB_FLAGS[verb] and all(map(_FLAG_VALUE.fullmatch, values)):
+            known += [word] if separator else [name, *values]
+    return tuple(known)
 
 
 def _stored_paths(path: Path) -> dict[str, tuple[str, ...]]:
@@ -70,7 +121,7 @@ def _usable_with(command: str | None, settings: Mapping[str, object]) -> dict[st
     """The settings without those that a training command decides by itself, such as its own batch."""
     if command is None:
         return dict(settings)
-    takes = placeholders(command, ())
+    takes = placeholders(command, ()) | ({"world_size"} if takes_world_size(command) else set())
     decided = {*cards.card("workloads", COMMAND).decides, *(name for name in KNOWN if name not in takes)}
     return {name: value for name, value in settings.items() if name not in decided}
 

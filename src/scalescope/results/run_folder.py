@@ -1,7 +1,7 @@
 """The run folder: who may write to it, where its files lie, and how it is found again."""
 
+import errno
 import fcntl
-import json
 import os
 import socket
 import time
@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scalescope.errors import BadInput, CannotRun, StorageError
-from scalescope.results.files import append_line, write_atomically
+from scalescope.results.files import ResultLines, write_atomically
+from scalescope.results.ranks.stray_files import remove_stray_files
 from scalescope.results.result import Result, to_json
+from scalescope.results.stored.folder_check import refused_entry
+from scalescope.results.stored.regular_files import open_regular
+from scalescope.results.stored.regular_files import read_json as read_json
 
 DEFAULT_ROOT = Path("runs")
 TRIALS = "trials.jsonl"
@@ -23,6 +27,7 @@ EXPERIMENT = "experiment.yaml"
 ENVIRONMENT = "environment.json"
 JOB_REQUEST = "slurm/request.yaml"  # of a run that was submitted as a job
 LOCK = ".lock"
+_NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
 # Everything that scalescope writes directly into a run folder: what else lies there is somebody's.
 WRITTEN = frozenset(
     (
@@ -39,25 +44,43 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: int | None = None
+        self._lines = ResultLines(path / TRIALS)
 
     @classmethod
     def open(cls, path: Path, *, resume: bool) -> "RunFolder":
         """Create the folder, or with `resume` take up the one that is there."""
         folder = cls(path)
+        refused = refused_entry(path, WRITTEN)
+        if refused is not None:
+            raise StorageError(f"{refused}; nothing is written to this run folder")
         try:
             for part in ("", "ranks", "logs"):
                 (path / part).mkdir(parents=True, exist_ok=True)
             folder._acquire()
         except OSError as error:
-            raise StorageError(f"{path}: cannot be written: {error.strerror}") from None
+            # A full or broken disk is one thing; a place where nobody may write was never going to work.
+            refusal = CannotRun if error.errno in _NOT_ALLOWED else StorageError
+            raise refusal(f"{path}: cannot be written: {error.strerror}") from None
         if not resume and (path / TRIALS).exists():
             folder.close()
             raise BadInput(f"{path} already holds a run; --resume continues it, another folder starts anew")
+        remove_stray_files(path, WRITTEN)
+        return folder
+
+    @classmethod
+    def hold(cls, path: Path) -> "RunFolder":
+        """Keep others from writing to a folder, without writing to it; links in it do not matter."""
+        folder = cls(path)
+        try:
+            folder._acquire()
+        except OSError as error:
+            if not (path / LOCK).is_symlink():
+                raise StorageError(f"{path}: cannot be held: {error.strerror}") from None
         return folder
 
     def _acquire(self) -> None:
         # The lock belongs to the open file, so it is gone with its holder: a stale one cannot exist.
-        self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        self._lock = open_regular(self.path / LOCK, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -66,11 +89,14 @@ class RunFolder:
             self._lock = None
             raise CannotRun(f"{self.path} is in use by {holder or 'another run'}") from None
         os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        holder = f"process {os.getpid()} on {socket.gethostname()}"
+        os.pwrite(self._lock, holder.encode(errors="backslashreplace"), 0)
 
     def close(self) -> None:
         """Let others write."""
+        self._lines.close()
         if self._lock is not None:
+            remove_stray_files(self.path, WRITTEN)
             os.close(self._lock)
             self._lock = None
 
@@ -81,7 +107,12 @@ class RunFolder:
         return self.path / "logs" / f"{trial_id}-{launch}-{rank}.log"
 
     def append(self, result: Result) -> None:
-        append_line(self.path / TRIALS, to_json(result))
+        """Store a result; StorageError where it cannot be, or where somebody removed the others."""
+        self._lines.append(to_json(result))
+
+    def check(self) -> None:
+        """StorageError where somebody removed or replaced the results that this run has stored."""
+        self._lines.check()
 
     def write(self, name: str, text: str) -> None:
         write_atomically(self.path / name, text)
@@ -95,7 +126,7 @@ def is_run_folder(path: Path) -> bool:
 def writer_of(path: Path) -> str | None:
     """The process that holds a run folder for writing; None where nobody does."""
     try:
-        lock = os.open(path / LOCK, os.O_RDONLY)
+        lock = open_regular(path / LOCK)
     except OSError:
         return None
     try:
@@ -134,24 +165,21 @@ def point_latest_at(path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def find_runs(root: Path, *, jobs: bool = False) -> Iterator[Path]:
+def find_runs(root: Path, *, jobs: bool = False, deepest: int = 32) -> Iterator[Path]:
     """All run folders at or below `root`, oldest name first; links are not followed.
 
-    With `jobs`, also those of jobs that have not begun to measure.
+    With `jobs`, also those of jobs that have not begun to measure. Folders further down than `deepest`, and
+    those that may not be read, are left out.
     """
     if is_run_folder(root) and (jobs or (root / TRIALS).is_file() or (root / EXPERIMENT).is_file()):
         yield root
         return
-    if not root.is_dir():
+    if not root.is_dir() or deepest == 0:
         return
-    for child in sorted(root.iterdir()):
-        if child.is_dir() and not child.is_symlink():
-            yield from find_runs(child, jobs=jobs)
-
-
-def read_json(path: Path) -> object:
-    """A JSON file, or None where there is none or it cannot be read."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
+        children = sorted(root.iterdir())
+    except OSError:
+        return
+    for child in children:
+        if not child.is_symlink() and child.is_dir():
+            yield from find_runs(child, jobs=jobs, deepest=deepest - 1)

@@ -1,6 +1,5 @@
 """run.json: which command made a run, and why it ended."""
 
-import json
 import math
 import shlex
 from dataclasses import asdict, dataclass
@@ -21,9 +20,17 @@ from scalescope.results.run_folder import (
     read_json,
     writer_of,
 )
+from scalescope.results.stored.regular_files import Unreadable, parse_json, stored_lines
+from scalescope.results.stored.shapes import NUMBER, misfit
 
 WhyEnded = Literal["finished", "budget", "interrupted", "ranks_lost", "failed"]
 UNKNOWN_VERB = ""
+_MOST_RANKS = 1 << 24
+_END = {
+    **dict.fromkeys(("missing", "failed"), int),
+    **dict.fromkeys(("budget_s", "next_launch_s", "rest_s", "start_s"), NUMBER),
+    **dict.fromkeys(("why", "signal", "message"), str),
+}
 COMPARED = "compare"  # launches made in turns for a comparison: no request alone repeats them
 
 
@@ -92,13 +99,13 @@ def read_run_record(path: Path) -> RunRecord:
         return RunRecord(verb=verb, flags=flags)
     stored = raw.get("flags")
     return RunRecord(
-        verb=str(raw.get("verb", UNKNOWN_VERB)),
+        verb=_text(raw.get("verb")) or UNKNOWN_VERB,
         flags=tuple(map(str, stored)) if isinstance(stored, list) else (),
         name=_text(raw.get("name")),
         directory=_text(raw.get("directory")),
         started_at=_text(raw.get("started_at")),
         repeatable=raw.get("repeatable") is not False,
-        attached_ranks=ranks if isinstance(ranks := raw.get("attached_ranks"), int) else None,
+        attached_ranks=_count(raw.get("attached_ranks")),
         end=_end_of(raw.get("end")),
     )
 
@@ -107,8 +114,14 @@ def _text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and 0 < value <= _MOST_RANKS and value is not True else None
+
+
 def _end_of(raw: Any) -> RunEnd | None:
     if not isinstance(raw, dict) or raw.get("why") not in get_args(WhyEnded):
+        return None
+    if misfit(raw, _END, "end") is not None:
         return None
     known = {name: raw[name] for name in RunEnd.__dataclass_fields__ if name in raw}
     return RunEnd(**known)
@@ -147,16 +160,22 @@ def began_at(path: Path) -> datetime:
             moment = datetime.fromisoformat(text or "")
         except ValueError:
             continue
+        if not 1970 <= moment.year < 9999:  # so that every time zone has it
+            continue
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     files = [path / name for name in (EXPERIMENT, JOB_REQUEST, TRIALS)]
-    changed = [file.stat().st_mtime for file in files if file.is_file()]
-    return datetime.fromtimestamp(min(changed, default=0.0), UTC)
+    changed = [file.lstat().st_mtime for file in files if file.is_file()]
+    try:
+        return datetime.fromtimestamp(min(changed, default=0.0), UTC)
+    except (OverflowError, ValueError, OSError):
+        return datetime.fromtimestamp(0.0, UTC)
 
 
 def _first_start(path: Path) -> str | None:
     """When the first launch of a run started."""
     try:
-        with (path / TRIALS).open("rb") as stream:
-            return _text(json.loads(stream.readline())["started_at"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        _, line = next(stored_lines(path / TRIALS, lambda warning: None))
+        record = parse_json(line)
+    except (StopIteration, Unreadable):
         return None
+    return _text(record.get("started_at")) if isinstance(record, dict) else None

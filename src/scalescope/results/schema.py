@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import re
+from datetime import datetime
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -11,7 +12,13 @@ from pydantic import TypeAdapter, ValidationError
 from scalescope.results.old_formats import upgraded_result
 from scalescope.results.printable import encodable
 from scalescope.results.result import SCHEMA_VERSION, Result
+from scalescope.results.stored.records import check_records
+from scalescope.results.stored.settings import check_settings
+from scalescope.results.stored.shapes import LARGEST_NUMBER
+from scalescope.results.stored.telemetry import telemetry_misfit
 
+_LONGEST_S, _SHORTEST_S = 1e9, 1e-12
+_LARGEST_COUNT = 1 << 40
 _OLD_SCHEMA = re.compile(rb'"schema_version": ?"1\.')
 
 
@@ -31,6 +38,12 @@ def parse_result(line: bytes) -> Result:
     if _major(result.schema_version) != _major(SCHEMA_VERSION):
         raise ValueError(f"schema {result.schema_version} is not {SCHEMA_VERSION}")
     _check_numbers(result)
+    _check_times(result)
+    check_settings(result.trial_id, result.settings)
+    check_records(result)
+    misfit = telemetry_misfit(result.telemetry)
+    if misfit is not None:
+        raise ValueError(misfit)
     return result
 
 
@@ -68,14 +81,37 @@ def _check_numbers(result: Result) -> None:
             raise ValueError(f"settings.{name}: not a finite number")
     for record in result.ranks:
         for name, values in record.samples.items():
-            if name.endswith("_s") and any(value < 0.0 for value in values):
+            least, most = (min(values), max(values)) if values else (0.0, 0.0)
+            if name.endswith("_s") and least < 0.0:
                 raise ValueError(f"rank {record.rank}: {name}: a negative time")
+            if name.endswith("_s") and (most > _LONGEST_S or 0.0 < least < _SHORTEST_S):
+                raise ValueError(f"rank {record.rank}: {name}: not a time that a clock shows")
+            if not -LARGEST_NUMBER <= least <= most <= LARGEST_NUMBER:
+                raise ValueError(f"rank {record.rank}: {name}: a number that is too large")
+        for name, counter in record.counters.items():
+            largest = _LONGEST_S if name.endswith("_s") else LARGEST_NUMBER
+            if isinstance(counter, int | float) and not abs(counter) <= largest:
+                raise ValueError(f"rank {record.rank}: {name}: a number that is too large")
     if result.status == "ok" and result.settings.get("benchmark") == "train":
         steps = [record.samples.get("step_time_s", []) for record in result.ranks]
         if not steps or not all(steps) or not all(all(times) for times in steps):
             raise ValueError("a launch that is ok has step times above 0 of every rank")
         if len({len(times) for times in steps}) > 1 or len(steps) != result.settings.get("world_size"):
             raise ValueError("a launch that is ok has as many steps of every rank, and all ranks")
+
+
+def _check_times(result: Result) -> None:
+    """Refuse moments and durations that no clock shows."""
+    if not 0.0 <= result.duration_s <= _LONGEST_S:
+        raise ValueError("duration_s: not a duration")
+    try:
+        year = datetime.fromisoformat(result.started_at).year
+    except ValueError:
+        raise ValueError("started_at: not a moment") from None
+    if not 1970 <= year < 9999:
+        raise ValueError("started_at: not a moment")
+    if not 0 <= result.launch <= _LARGEST_COUNT or not 0 <= result.order <= _LARGEST_COUNT:
+        raise ValueError("launch: not a number of a launch")
 
 
 def result_schema() -> dict[str, Any]:

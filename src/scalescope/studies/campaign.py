@@ -14,7 +14,7 @@ from scalescope.errors import BadInput, Interrupted
 from scalescope.launch.launcher import Launcher, Outcome, RanksLost
 from scalescope.results.provenance import environment_id
 from scalescope.results.result import Result
-from scalescope.results.run import Run, earlier_results, load_run
+from scalescope.results.run import Run, earlier_results, load_run, storable
 from scalescope.results.run_folder import RunFolder
 from scalescope.results.run_record import RunEnd, resume_command
 from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, FailedJobs, failure_weight
@@ -254,6 +254,7 @@ class _Campaign:
             self.watcher.verdict(interim)
 
     def _stored(self) -> Run:
+        self.folder.check()
         return load_run(self.folder.path)
 
     def _ordered(self, plan: Plan, before: Run) -> list[tuple[int, Launch]]:
@@ -316,6 +317,7 @@ class _Campaign:
                 notes=outcome.notes,
                 telemetry=outcome.telemetry,
             )
+            result = storable(result)
             self.folder.append(result)
             return result
 

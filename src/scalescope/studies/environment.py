@@ -13,7 +13,7 @@ from scalescope.experiment.machines.nodes import differences, gpu_names
 from scalescope.launch.launcher import Launcher
 from scalescope.results.provenance import describe_environment, environment_id
 from scalescope.results.run import load_run
-from scalescope.results.run_folder import ENVIRONMENT, read_json
+from scalescope.results.stored.environment import read_environment
 from scalescope.studies.plan import Plan
 from scalescope.version import __version__
 
@@ -29,8 +29,8 @@ _EVERY_ONE_S_OWN = (
 
 def environment_record(path: Path, plan: Plan, launcher: Launcher, *, resume: bool) -> dict[str, Any] | None:
     """Hardware and versions of every host, and everything `check` looks at; None where all is stored."""
-    stored = read_json(path / ENVIRONMENT) if resume else None
-    if not isinstance(stored, dict) or _measured_nothing_there(stored, plan):
+    stored = read_environment(path)[0] if resume else {}
+    if not stored or _measured_nothing_there(stored, plan):
         return _described(plan, launcher)
     return _with_new_hosts(stored, launcher)
 

@@ -15,6 +15,7 @@ from scalescope.analysis.other_load import load_text
 from scalescope.catalog.workloads.custom import file_of
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted, ScalescopeError, StorageError
 from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
+from scalescope.experiment.yaml_file import read_experiment_file
 from scalescope.launch.launcher import Launcher, RanksLost
 from scalescope.report.caveats import disturbance_lines
 from scalescope.results.files import to_text
@@ -37,6 +38,8 @@ from scalescope.results.run_record import (
     resume_command,
     write_run_record,
 )
+from scalescope.results.stored.regular_files import read_bytes
+from scalescope.secret_variables import REDACTED
 from scalescope.studies.campaign import nothing_finished_note, run_campaign
 from scalescope.studies.environment import continued_environment, environment_record
 from scalescope.studies.flags import deciding_flags
@@ -45,6 +48,7 @@ from scalescope.studies.presenting import is_unstable, report_of
 from scalescope.studies.refusal import refuse_before_torch, refuse_impossible
 from scalescope.studies.report import PAGE
 from scalescope.studies.request import Request
+from scalescope.studies.runs.predicting import remember_predictions
 from scalescope.studies.runs.run_history import remember_run
 from scalescope.studies.stored import check_of_ranks
 from scalescope.studies.study import Host, Report, Study
@@ -63,7 +67,7 @@ _MAY_DIFFER = (
     "warmup_timeout",
     "stall_timeout",
     "teardown_timeout",
-    "repeat_disturbed",
+    "redact_env",
 )
 
 
@@ -114,6 +118,7 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
         folder.close()
     assert report.run is not None
     remember_run(report.run)
+    unwritten += remember_predictions(report.run)
     if end.why == "budget" and all(result.stopped_by == "budget" for result in report.run.results):
         raise CannotRun(nothing_finished_note(end, folder.path))
     for note in (*notes, *disturbance_lines(report.run), *unwritten, *report.run.warnings):
@@ -339,14 +344,30 @@ def check_same_request(stored: Path, wanted: Mapping[str, Any], neutral: Mapping
 
     Settings that were added since have their neutral value in it, so a neutral value makes no difference.
     """
-    before = yaml.safe_load(stored.read_text(encoding="utf-8")) or {}
+    before = _stored_request(stored)
     keys = sorted({*before, *wanted} - set(_MAY_DIFFER))
     differing = [key for key in keys if _value(before, key, neutral) != _value(wanted, key, neutral)]
     if differing:
-        shown = ", ".join(
-            f"{key} ({before.get(key, 'not set')}, now {wanted.get(key, 'not set')})" for key in differing
-        )
+        shown = ", ".join(_difference(key, before, wanted) for key in differing)
         raise BadInput(f"--resume: {stored.parent} was started with different settings: {shown}")
+
+
+def _difference(key: str, before: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    if (
+        key == "env" and REDACTED in (wanted.get("env") or {}).values()
+    ):  # an earlier version stored the values
+        return "env (to continue with values that are stored, add --no-redact-env)"
+    return f"{key} ({before.get(key, 'not set')}, now {wanted.get(key, 'not set')})"
+
+
+def _stored_request(stored: Path) -> dict[str, Any]:
+    """The keys and values of an experiment file; BadInput where it is not one."""
+    read_experiment_file(stored)  # refuses aliases, tags and nesting, which loading would follow
+    try:
+        loaded = yaml.safe_load(read_bytes(stored))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise BadInput(f"--resume: {stored}: cannot be read: {str(error).splitlines()[0]}") from None
+    return {str(key): value for key, value in loaded.items()}
 
 
 def _value(mapping: Mapping[str, Any], key: str, neutral: Mapping[str, Any]) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalescope.errors import BadInput, StorageError
+from scalescope.errors import BadInput, ExitCode, StorageError
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, chapters_of
 from scalescope.report.performance import NOTHING
@@ -17,9 +17,11 @@ from scalescope.report.render.tables import tables
 from scalescope.results.files import to_text, write_atomically
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import DEFAULT_ROOT, PERFORMANCE, RESULTS, find_runs, read_json
+from scalescope.results.stored.folder_check import refused_folder
 from scalescope.studies.stored import present
 
 FIGURES = "figures"
+TABLES = "tables"
 FORMATS = ("html", FIGURES, "csv", "tex", "md", "txt", "json")
 DEFAULT_FORMATS = tuple(name for name in FORMATS if name != FIGURES)  # the page has its figures inside
 PAGE = "report.html"
@@ -56,6 +58,7 @@ class Written:
     files: tuple[Path, ...]
     headline: str
     warnings: tuple[str, ...]
+    exit_code: int = ExitCode.OK
 
 
 def report(roots: Sequence[Path], out: Path | None, options: ReportOptions) -> Written:
@@ -69,11 +72,21 @@ def report(roots: Sequence[Path], out: Path | None, options: ReportOptions) -> W
         files = [*_figures(chapters, folder, options), *_write(texts, folder)]
     except OSError as error:
         raise StorageError(f"{error.filename or folder}: could not be written: {error.strerror}") from None
+    refused = _unwritable(folder / FIGURES, folder / TABLES)
+    if refused:
+        raise StorageError(f"{refused[0]}; the other files are written")
     if options.tensorboard is not None:
         write_scalars(report_input, options.tensorboard)
     first = report_input.scaling_runs[0] if report_input.scaling_runs else report_input.analyzed_runs[-1]
-    warnings = tuple(warning for analyzed in report_input.analyzed_runs for warning in analyzed.run.warnings)
-    return Written(files=tuple(files), headline=present(first.run).headline or NOTHING, warnings=warnings)
+    warnings = [warning for analyzed in report_input.analyzed_runs for warning in analyzed.run.warnings]
+    failed = [chapter for chapter in chapters if chapter.problem is not None]
+    warnings += [f"The chapter {chapter.name} could not be made: {chapter.problem}" for chapter in failed]
+    return Written(
+        files=tuple(files),
+        headline=present(first.run).headline or NOTHING,
+        warnings=tuple(warnings),
+        exit_code=ExitCode.INVALID if failed else ExitCode.OK,
+    )
 
 
 def page_of(run: Run) -> str:
@@ -147,6 +160,8 @@ def _figures(chapters: tuple[Chapter, ...], folder: Path, options: ReportOptions
         return []
     check_drawing()
     target = folder / FIGURES
+    if refused_folder(target) is not None:  # named by `_unwritable`
+        return []
     target.mkdir(parents=True, exist_ok=True)
     return [
         path
@@ -165,7 +180,7 @@ def _texts(
         texts[PAGE] = page(chapters, report_input.title, len(report_input.analyzed_runs))
     made = tables(report_input)
     wished = {name: text for name, text in made.items() if name.rpartition(".")[2] in options.formats}
-    texts |= {f"tables/{name}": text for name, text in wished.items()}
+    texts |= {f"{TABLES}/{name}": text for name, text in wished.items()}
     if "txt" in options.formats:
         analyzed_runs = [*report_input.scaling_runs, *(s for s in report_input.analyzed_runs if not s.scales)]
         parts = [present(analyzed.run).files[PERFORMANCE]() for analyzed in analyzed_runs]
@@ -188,7 +203,16 @@ def _summary(analyzed: AnalyzedRun) -> object:
 
 
 def _write(texts: dict[str, str], folder: Path) -> list[Path]:
-    for name, text in texts.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / name, text)
-    return [folder / name for name in texts]
+    """Write all files but those below a folder that is a link."""
+    paths = [
+        path for name in texts if (path := folder / name).parent == folder or not _unwritable(path.parent)
+    ]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, texts[str(path.relative_to(folder))])
+    return paths
+
+
+def _unwritable(*folders: Path) -> list[str]:
+    """What is in the place of folders that files go to, in words."""
+    return [problem for folder in folders if (problem := refused_folder(folder)) is not None]

@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scalescope.catalog.slurm import JOB_KEYS
+from scalescope.catalog.slurm import JOB_KEYS, SHELL_TEXT
 from scalescope.errors import BadInput
 from scalescope.experiment.experiment import Experiment, build_experiment
 from scalescope.experiment.given import Entries, Given
 from scalescope.experiment.yaml_file import read_experiment_file
 from scalescope.results.run_folder import DEFAULT_ROOT, EXPERIMENT
 from scalescope.results.run_record import newest_unfinished_run
+
+_SAYS_NOTHING_TO_RUN = {"output_dir", "budget", "repeats"}
 
 
 def split_slurm_flags(entries: Entries) -> tuple[Entries, Entries]:
@@ -33,6 +35,7 @@ class Request:
     dry_run: bool = False
     strict: bool = False
     yes: bool = False
+    trust: bool = False  # stored commands and shell text of the run to be continued may be run
     only_launches: tuple[int, ...] | None = None  # of a run that several commands share
     only_next: bool = False  # such a run's next launch, of a study that decides by results which it is
     started_s: float | None = (
@@ -57,6 +60,24 @@ class Request:
                 "name a folder with --output-dir"
             )
         return dataclasses.replace(self, flags={**self.flags, "output_dir": (Given(str(path), "--resume"),)})
+
+    @property
+    def takes_stored_request(self) -> bool:
+        """Whether the run to be continued says what is run, and not the user."""
+        typed = self.file is not None and not self._is_stored_file()
+        return self.resume and not typed and not set(self.flags) - _SAYS_NOTHING_TO_RUN
+
+    @property
+    def folder_to_resume(self) -> Path:
+        """The folder of the run to be continued, once it is known."""
+        return Path(self.flags["output_dir"][0].text)
+
+    def _is_stored_file(self) -> bool:
+        """Whether the experiment file is that of the run to be continued."""
+        given = self.flags.get("output_dir")
+        if not self.resume or not given or self.file is None:
+            return False
+        return self.file.resolve().is_relative_to(Path(given[0].text).resolve())
 
     def _begun(self) -> Path | None:
         """The request to go on with: --resume alone takes up what the folder was asked for."""
@@ -90,5 +111,10 @@ class Request:
         )
 
     def of_job(self) -> Entries:
-        """What the experiment file asks of SLURM; a run that is not a job goes without."""
-        return split_slurm_flags(read_experiment_file(self.file))[1] if self.file else {}
+        """What the experiment file asks of SLURM; a run that is not a job goes without.
+
+        The request of a stored run holds no shell text: what a job runs besides is in its job.json.
+        """
+        asked = split_slurm_flags(read_experiment_file(self.file))[1] if self.file else {}
+        left_out = SHELL_TEXT if self._is_stored_file() else ()
+        return {name: values for name, values in asked.items() if name not in left_out}

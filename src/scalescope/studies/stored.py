@@ -15,8 +15,9 @@ from scalescope.quantities import counted
 from scalescope.report.findings import continuing
 from scalescope.report.section import Section, ShownCommand
 from scalescope.results.run_commands import PROGRAM, repeating_command
-from scalescope.results.run_folder import ENVIRONMENT, find_runs, is_run_folder, read_json
+from scalescope.results.run_folder import ENVIRONMENT, find_runs, is_run_folder
 from scalescope.results.run_record import is_unfinished, resume_command
+from scalescope.results.stored.environment import read_environment
 from scalescope.studies.study import Host, Report, Study
 
 if TYPE_CHECKING:
@@ -73,15 +74,14 @@ def _modules() -> Iterator[tuple[str, str]]:
 
 def recorded_host(path: Path, *, repeatable: bool, ranks: int | None) -> Host:
     """The host that a run was measured on, from its record."""
-    record = read_json(path / ENVIRONMENT)
+    record, _ = read_environment(path)
     try:
-        assert isinstance(record, dict)
         # A run that went on on other hosts has them all, but was planned for those of one start.
         nodes = record["starts"][0] if "starts" in record else record["nodes"]
         machine = Machine.from_json(record["machine"])
         host = Host(machine=machine, nodes=len(nodes), repeatable=repeatable, ranks=ranks)
         return host if ranks is None else dataclasses.replace(host, check=check_of_ranks(ranks))
-    except (AssertionError, AttributeError, KeyError, IndexError, TypeError):
+    except (KeyError, IndexError, TypeError):
         raise CannotRun(f"{path / ENVIRONMENT} does not record where the run was measured") from None
 
 

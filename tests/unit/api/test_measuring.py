@@ -124,9 +124,8 @@ def test_a_call_inside_a_rank_is_refused(verb: str, variable: str, monkeypatch: 
 
 
 def test_a_call_under_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    for name in names:
-        monkeypatch.setenv(name, "1")
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "2" if name == "WORLD_SIZE" else "1")
     with pytest.raises(BadInput, match="cannot be called under torchrun or srun"):
         scalescope.scale()
 

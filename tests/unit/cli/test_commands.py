@@ -65,7 +65,6 @@ def test_a_value_of_vary_may_be_a_list(entries: Any) -> None:
             ["memory", "--", "a"],
             "-- COMMAND: memory cannot measure a command; train, scale, tune and run can",
         ),
-        (["scale", "--launcher", "slurm", "--", "a"], "--launcher slurm cannot be used with a command"),
     ],
 )
 def test_what_does_not_work_is_one_line(

@@ -20,7 +20,7 @@ VERBS = [
     if isinstance(app.app.get_command(CONTEXT, verb), MeasuringCommand)
 ]
 # What is about this one command, and not about what it measures.
-ONLY_FLAGS = {"resume", "dry_run", "verbose", "only_launch", "import_file"}
+ONLY_FLAGS = {"resume", "trust", "dry_run", "verbose", "only_launch", "import_file"}
 BY_KIND = {"int": "8", "float": "8", "duration": "90s", "bytes": "1M", "link": "1gbit", "str": "x"}
 BY_NAME = {
     "workload": "cnn",

@@ -105,7 +105,8 @@ def test_every_setting_is_one_flag() -> None:
 )
 def test_every_flag_is_accepted_by_the_request(name: str) -> None:
     """The name a flag gives its value is the name the request knows."""
-    text = {"device": "=cpu", "backend": "=gloo", "allow_oom": "", "repeat_disturbed": ""}.get(name, "=5")
+    switches = dict.fromkeys(("allow_oom", "redact_env", "repeat_disturbed"), "")
+    text = {"device": "=cpu", "backend": "=gloo", **switches}.get(name, "=5")
     built = build_experiment("train", "train", {}, typed(f"--{name.replace('_', '-')}{text}"), {})
     assert name in built.settings or str(getattr(built.measuring, name)).startswith(("5", "True"))
 

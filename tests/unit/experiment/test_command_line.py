@@ -6,7 +6,14 @@ import pytest
 
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.errors import BadInput
-from scalescope.experiment.command_line import can_be_filled, filled_words, joined, words_of
+from scalescope.experiment.command_line import (
+    CommandNodes,
+    can_be_filled,
+    filled_words,
+    joined,
+    takes_world_size,
+    words_of,
+)
 from scalescope.experiment.expand import Expansion, expand
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.given import Entries, Given
@@ -179,3 +186,41 @@ def test_the_file_of_the_job_has_a_placeholder() -> None:
     (trial,) = expanded(command=command, world_size=1).trials
     assert filled_words(trial, "/x/job.json")[-4:] == ["/x/job.json", "--", "train.py", "{other}"]
     assert "{attach}" in filled_words(trial)
+
+
+_BY_NODE = "srun --ntasks={nodes} torchrun --nproc-per-node={ranks_per_node} --master-addr={first_node}"
+_TWO_NODES = CommandNodes(names=("n1", "n2"), ranks_per_node=4)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "words"),
+    [
+        (2, CommandNodes(), ["1", "2", "localhost"]),
+        (2, _TWO_NODES, ["1", "2", "n1"]),
+        (4, _TWO_NODES, ["1", "4", "n1"]),
+        (8, _TWO_NODES, ["2", "4", "n1"]),
+    ],
+)
+def test_a_command_can_take_its_ranks_by_node(ranks: int, nodes: CommandNodes, words: list[str]) -> None:
+    (trial,) = expanded(command=_BY_NODE, world_size=ranks).trials
+    filled = filled_words(trial, nodes=nodes)
+    assert [word.partition("=")[2] for word in filled if "=" in word] == words
+
+
+def test_ranks_by_node_are_a_number_of_ranks_unless_the_name_is_varied() -> None:
+    assert takes_world_size("a {world_size}") and takes_world_size("a {nodes} {ranks_per_node}")
+    assert not takes_world_size("a {first_node}")
+    assert not takes_world_size("a {nodes}", ["nodes"])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        (6, "6 ranks do not fill nodes of 4; use a multiple of 4"),
+        (12, "12 ranks at 4 per node need 3 nodes, and the job has 2"),
+    ],
+)
+def test_ranks_that_do_not_fill_the_nodes_are_refused(ranks: int, message: str) -> None:
+    _TWO_NODES.check("srun --ntasks={world_size} python train.py", ranks)
+    with pytest.raises(BadInput, match=message):
+        _TWO_NODES.check(_BY_NODE, ranks)

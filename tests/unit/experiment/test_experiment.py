@@ -222,3 +222,8 @@ def test_a_verb_may_have_defaults_of_its_own_for_settings() -> None:
     experiment = build_experiment("train", "train", {}, {}, defaults)
     assert (experiment.measuring.repeats, experiment.settings["window"]) == (3, (10.0,))
     assert build_experiment("train", "train", {}, flags(window="1s"), defaults).settings["window"] == (1.0,)
+
+
+def test_a_list_that_is_too_long_is_refused_before_its_values_are_read() -> None:
+    with pytest.raises(BadInput, match="--hidden-dim: the list has more than 20,000 values"):
+        build({}, flags(hidden_dim=",".join(["x"] * 20_001)))

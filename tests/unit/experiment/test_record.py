@@ -193,6 +193,7 @@ def test_the_file_has_plain_sorted_lines_and_its_usage() -> None:
         f"init_timeout: {limits['init_timeout']}\n"
         "name: first\n"
         "order_seed: 0\n"
+        "redact_env: true\n"
         "repeat_disturbed: true\n"
         "repeats: 1\n"
         "stall_timeout: null\n"

@@ -293,3 +293,12 @@ def test_data_given_twice_is_refused(tmp_path: Path, content: str) -> None:
 
 def test_data_without_a_value_is_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path, "data:\nseed: 1\n") == "e.yaml:1: data: has no value"
+
+
+def test_long_lists_and_many_keys_are_refused_by_their_number(tmp_path: Path) -> None:
+    values = ", ".join(["x"] * 100_000)
+    assert refusal(tmp_path, f"hidden_dim: [{values}]\n") == (
+        "e.yaml:1: hidden_dim: the list has more than 20,000 values"
+    )
+    keys = "".join(f"key{number}: 1\n" for number in range(2_000))
+    assert refusal(tmp_path, keys) == "e.yaml:1001: key1000: an experiment file has at most 1,000 keys"

@@ -36,7 +36,7 @@ def write(rank: int, state: str, ranks: int, **rest: object) -> None:
     extra = DIRECTORY / f"extra-{rank}.json"
     file = Path(JOB["rank_files"][rank]) if rank < JOB["world_size"] else extra
     write_atomically(file, json.dumps({**record, **facts, **rest}))
-    if rank < JOB["world_size"]:
+    if rank < JOB["world_size"] == ranks:  # the slots are only those of the ranks that were asked for
         stage = RankStage.TEARDOWN if state == "done" else RankStage.WARMUP
         beats = Heartbeats(Path(JOB["heartbeat_file"]), JOB["world_size"])
         beats.write(rank, Beat(STEPS, STEPS, stage, Phase.INPUT, 0.0, STEPS))
@@ -99,6 +99,12 @@ def rank_refuses(ranks: int) -> None:
     report()
     write(0, "failed", ranks, error={"message": "the steps have no period", "bad_input": True})
     forever()
+
+
+def rank_refuses_the_others(ranks: int) -> None:
+    report(rank=0)
+    write(0, "failed", ranks, error={"message": "another number of ranks", "bad_input": True})
+    sys.exit(1)
 
 
 def lose_a_rank(ranks: int) -> None:

@@ -7,13 +7,20 @@ import stat
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from scalescope.errors import CannotRun
 from scalescope.launch import private_directory as module
-from scalescope.launch.private_directory import private_directory, shared_directory
+from scalescope.launch.private_directory import (
+    TEMPORARY,
+    own_directories,
+    private_directory,
+    private_directory_in,
+    shared_directory,
+)
 
 
 @pytest.fixture
@@ -138,7 +145,7 @@ def test_where_shared_memory_is_full_tmpdir_and_then_the_run_folder_serve(
     _let_be_full(monkeypatch, memory)
     with private_directory(fallback) as path:
         assert path.parent == temporary
-        assert list(path.iterdir()) == []
+        assert [entry.name for entry in path.iterdir()] == [TEMPORARY]
     _let_be_full(monkeypatch, memory, temporary)
     with private_directory(fallback) as path:
         assert path.parent == fallback
@@ -146,6 +153,24 @@ def test_where_shared_memory_is_full_tmpdir_and_then_the_run_folder_serve(
     with pytest.raises(CannotRun, match="temporary files cannot be created"), private_directory(fallback):
         pass
     assert [*memory.iterdir(), *temporary.iterdir(), *fallback.iterdir()] == []
+
+
+@pytest.mark.parametrize(("files", "free", "serves"), [(1000, 5, False), (1000, 900, True), (0, 0, True)])
+def test_where_shared_memory_has_few_files_left_tmpdir_serves(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int, free: int, serves: bool
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    system = os.statvfs
+
+    def statvfs(path: Path) -> Any:
+        is_memory = Path(path).is_relative_to(memory)
+        return SimpleNamespace(f_files=files, f_favail=free) if is_memory else system(path)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+    with private_directory(tmp_path) as path:
+        assert path.parent == (memory if serves else temporary)
 
 
 def test_a_full_shared_directory_is_an_error_because_all_ranks_must_use_the_same(
@@ -203,3 +228,40 @@ def test_a_directory_that_is_removed_while_it_is_taken_is_made_anew(
     with shared_directory("77.0.0") as path:
         assert path.is_dir()
     assert len(times) == 2
+
+
+def test_one_that_other_hosts_see_is_where_it_is_asked_for(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    left = _leave(folder)
+    _let_time_pass(monkeypatch)
+    with private_directory_in(folder) as path:
+        assert path.parent == folder
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert list(folder.iterdir()) == []
+    assert not left.exists()
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
+    with (
+        pytest.raises(CannotRun, match=r"gone: could not be written"),
+        private_directory_in(tmp_path / "gone"),
+    ):
+        pass
+
+
+def test_temporary_files_go_to_tmpdir_and_with_the_directory(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with private_directory(tmp_path) as path:
+        (path / TEMPORARY / "large").write_bytes(b"\0")
+        (made,) = temporary.iterdir()
+        assert (made / "large").exists()
+        begins = own_directories()
+        assert [str(directory).startswith(tuple(begins)) for directory in (path, made)] == [True, True]
+    assert [*temporary.iterdir(), *memory.iterdir()] == []

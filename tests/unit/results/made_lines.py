@@ -4,17 +4,32 @@ import json
 from pathlib import Path
 from typing import Any
 
+from scalescope.experiment.expand import expand
+from scalescope.experiment.experiment import build_experiment
+from scalescope.experiment.given import Given
+from scalescope.experiment.trial import Trial
+from scalescope.launch.fake import TWO_CORES
 from scalescope.results.result import RankRecord, Result, to_json
+
+
+def made_trial(**asked: object) -> Trial:
+    """A trial of `train` as planned for a small machine."""
+    flags = {name: (Given(str(value), name),) for name, value in asked.items()}
+    (trial,) = expand(build_experiment("train", "train", {}, flags, {}), TWO_CORES).trials
+    return trial
+
+
+TRIAL = made_trial(world_size=1, batch_size=4, device="cpu")
 
 
 def make_result(**changes: Any) -> Result:
     """A small result that is whole."""
     values: dict[str, Any] = {
-        "trial_id": "0123456789ab",
+        "trial_id": TRIAL.trial_id,
         "launch": 0,
         "order": 0,
         "status": "ok",
-        "settings": {"benchmark": "train", "world_size": 1, "batch_size": 4},
+        "settings": dict(TRIAL.settings),
         "started_at": "2026-01-15T10:30:00.000+00:00",
         "duration_s": 1.5,
         "environment_id": "here",

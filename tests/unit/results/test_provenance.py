@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from scalescope.results.provenance import (
     WorkloadFile,
     describe_environment,
     environment_id,
+    git_archive,
     git_state,
+    has_commit,
     recorded_variables,
     sha256_of,
     workload_files,
@@ -131,3 +134,71 @@ def test_the_files_of_workloads_are_those_that_launches_recorded() -> None:
     assert workload_files([*results, older]) == {
         "mine.py:build": (WorkloadFile(Path("/x/mine.py"), "aa"), WorkloadFile(Path("/x/mine.py"), "bb"))
     }
+
+
+def hostile_checkout(directory: Path) -> Path:
+    """A checkout whose configuration names programs for everything that git may run; the file they leave."""
+    mark, program = directory / "was-run", directory / "program"
+    program.write_text(f"#!/bin/sh\ntouch {mark}\ncat\n")
+    program.chmod(0o755)
+    git(directory, "init", "-q")
+    (directory / "file").write_text("1")
+    (directory / ".gitattributes").write_text("file filter=evil diff=evil export-subst\n")
+    git(directory, "add", "file", ".gitattributes")
+    git(directory, "commit", "-q", "-m", "first")
+    for name in ("core.fsmonitor", "core.pager", "diff.external", "gpg.program", "core.sshCommand"):
+        git(directory, "config", name, str(program))
+    for name in ("filter.evil.clean", "filter.evil.smudge", "diff.evil.textconv"):
+        git(directory, "config", name, str(program))
+    git(directory, "config", "filter.evil.required", "true")
+    hook = directory / ".git" / "hooks" / "post-index-change"
+    hook.parent.mkdir(exist_ok=True)
+    hook.hardlink_to(program)
+    (directory / "file").write_text("2")
+    return mark
+
+
+def test_nothing_that_a_checkout_names_is_run(tmp_path: Path) -> None:
+    mark = hostile_checkout(tmp_path)
+    subprocess.run(["git", "status"], cwd=tmp_path, capture_output=True, check=False)
+    assert mark.exists()  # git itself runs it
+    mark.unlink()
+
+    state = git_state(tmp_path)
+
+    assert state is not None
+    assert state["changed"] is True
+    assert not mark.exists()
+
+
+def test_restoring_a_commit_runs_no_filter_of_the_checkout(tmp_path: Path) -> None:
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    mark = hostile_checkout(checkout)
+    commit = git(checkout, "rev-parse", "HEAD")
+
+    assert has_commit(checkout, commit)
+    assert git_archive(checkout, commit, tmp_path / "code.tar")
+
+    with tarfile.open(tmp_path / "code.tar") as files:
+        assert files.getnames() == [".gitattributes", "file"]
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", ["--output=x", "HEAD", "", "0123456; touch x"])
+def test_a_stored_commit_that_is_none_never_reaches_git(name: str, tmp_path: Path) -> None:
+    hostile_checkout(tmp_path)
+
+    assert not has_commit(tmp_path, name)
+    assert not git_archive(tmp_path, name, tmp_path / "code.tar")
+
+
+def test_a_filter_that_no_switch_can_name_leaves_cleanliness_unknown(tmp_path: Path) -> None:
+    mark = hostile_checkout(tmp_path)
+    git(tmp_path, "config", "filter.e=v.clean", str(tmp_path / "program"))
+
+    state = git_state(tmp_path)
+
+    assert state is not None
+    assert state["changed"] is None
+    assert not mark.exists()

@@ -3,15 +3,15 @@
 import errno
 import json
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scalescope.errors import StorageError
-from scalescope.results.files import append_line, to_text, write_atomically
+from scalescope.results.files import ResultLines, to_text, write_atomically
 from scalescope.results.result import to_json
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import read_json
@@ -19,6 +19,14 @@ from scalescope.results.run_folder import read_json
 from .made_lines import make_result
 
 SOURCE = Path(__file__).parents[3] / "src"
+
+
+def append_line(path: Path, record: dict[str, Any]) -> None:
+    lines = ResultLines(path)
+    try:
+        lines.append(record)
+    finally:
+        lines.close()
 
 
 def start(script: str, *arguments: str) -> "subprocess.Popen[str]":
@@ -105,7 +113,11 @@ AT_THE_LIMIT = """
 import resource, sys
 from pathlib import Path
 from scalescope.errors import StorageError
-from scalescope.results.files import append_line, write_atomically
+from scalescope.results.files import ResultLines, write_atomically
+
+def append_line(path, record):
+    ResultLines(path).append(record)
+
 append_line(Path(sys.argv[1]), {"a": "x" * 100})
 write_atomically(Path(sys.argv[2]), "old")
 resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
@@ -138,14 +150,14 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("step", ["fsync", "fchmod"])
+@pytest.mark.parametrize("step", ["fsync", "fdopen"])
 def test_a_failed_replacement_keeps_the_old_file_and_no_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     path = tmp_path / "results.json"
     write_atomically(path, "old")
 
-    def refuse(*arguments: object) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, step, refuse)
@@ -167,39 +179,13 @@ def test_text_for_people_never_holds_nan() -> None:
         to_text({"a": float("inf")})
 
 
-WRITE_FOR_EVER = """
-import json, sys
-from pathlib import Path
-from scalescope.results.files import append_line, to_text, write_atomically
-folder, first = Path(sys.argv[1]), int(sys.argv[2])
-record = json.loads((folder / "record.json").read_text())
-for launch in range(first, first + 1000):
-    append_line(folder / "trials.jsonl", {**record, "launch": launch})
-    sys.stdout.write(f"{launch}\\n")
-    sys.stdout.flush()
-    write_atomically(folder / "results.json", to_text({"launch": launch, "filling": "x" * 20_000}))
-"""
-
-
-@pytest.mark.slow
-def test_a_hundred_kills_while_writing_leave_every_file_readable(tmp_path: Path) -> None:
-    (tmp_path / "record.json").write_text(json.dumps(to_json(make_result())), encoding="utf-8")
-    delays = random.Random("kills")
-    acknowledged: set[int] = set()
-    for kill in range(100):
-        process = start(WRITE_FOR_EVER, str(tmp_path), str(1000 * kill))
-        assert process.stdout is not None
-        with process, process.stdout:
-            acknowledged.add(int(process.stdout.readline()))
-            try:
-                process.wait(timeout=delays.uniform(0.0, 0.02))
-            except subprocess.TimeoutExpired:
-                process.kill()
-            acknowledged.update(int(line) for line in process.stdout if line.endswith("\n"))
-        assert process.returncode == -9
-        run = load_run(tmp_path)
-        assert acknowledged <= {result.launch for result in run.results}
-        assert len(run.warnings) <= kill + 1  # at most the line that was being written
-        summary = read_json(tmp_path / "results.json")
-        assert kill == 0 or isinstance(summary, dict)
-    assert len(acknowledged) >= 100
+@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644), (0o027, 0o640)])
+def test_files_have_the_mode_that_the_user_s_umask_leaves(mask: int, mode: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        write_atomically(tmp_path / "run.json", "{}")
+        append_line(tmp_path / "trials.jsonl", {})
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {mode}

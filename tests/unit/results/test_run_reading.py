@@ -9,7 +9,9 @@ from scalescope.errors import BadInput
 from scalescope.results.result import to_json
 from scalescope.results.run import load_run
 
-from .made_lines import line_of, make_result, write_lines
+from .made_lines import TRIAL, line_of, make_result, write_lines
+
+OTHER = TRIAL.replace(batch_size=8)
 
 
 def launches(folder: Path) -> list[int]:
@@ -147,14 +149,14 @@ def test_of_a_repeated_launch_the_newest_record_counts(tmp_path: Path) -> None:
         tmp_path,
         line_of(launch=0, status="failed", reason="first try", ranks=[]),
         line_of(launch=1),
-        line_of(launch=0, trial_id="another"),
+        line_of(launch=0, trial_id=OTHER.trial_id, settings=dict(OTHER.settings)),
         line_of(launch=0, duration_s=9.0),
     )
     results = load_run(tmp_path).results
     assert [(result.trial_id, result.launch, result.status) for result in results] == [
-        ("0123456789ab", 0, "ok"),
-        ("0123456789ab", 1, "ok"),
-        ("another", 0, "ok"),
+        (TRIAL.trial_id, 0, "ok"),
+        (TRIAL.trial_id, 1, "ok"),
+        (OTHER.trial_id, 0, "ok"),
     ]
     assert results[0].duration_s == 9.0
     assert load_run(tmp_path).of_status("failed") == ()

@@ -8,6 +8,7 @@ from pathlib import Path
 from scalescope.catalog.benchmarks.comm import NCCL_LOG
 from scalescope.results.result import Result
 from scalescope.results.run import Run
+from scalescope.results.stored.regular_files import Unreadable, inside, read_text
 
 # A connection: `[send] via NET/IB/0/GDRDMA`, or `via NET/IB/0(3)/GDRDMA` through the card of rank 3. The name
 # of a network plugin may hold blanks.
@@ -138,6 +139,6 @@ def nccl_choices(run: Run, result: Result) -> NcclChoices:
 def _lines(folder: Path, name: str) -> list[str]:
     """The lines of a rank's log; none where there is no log."""
     try:
-        return (folder / "logs" / name).read_text(errors="replace").splitlines()
-    except OSError:
+        return read_text(inside(folder, f"logs/{name}")).splitlines()
+    except (OSError, Unreadable):
         return []

@@ -44,7 +44,8 @@ def script_facts(results: Iterable[Result]) -> tuple[ScriptFacts, ...]:
 
 
 def _facts(launches: list[Result]) -> ScriptFacts:
-    normal = [launch for launch in launches if not launch.trial.is_ablation] or launches
+    timed = [launch for launch in launches if launch.trial.is_training] or launches
+    normal = [launch for launch in timed if not launch.trial.is_ablation] or timed
     largest = max(normal, key=lambda launch: launch.trial.world_size)
     first = largest.ranks[0]
     return ScriptFacts(

@@ -11,6 +11,7 @@ from scalescope.experiment.trial import Trial
 Counters = Mapping[str, float | int | str | None]
 
 RANKS_OF_SAVINGS = (2, 4, 8)
+_LONGEST_BATCH = 18  # digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,11 @@ class Forecast:
     @property
     def peak(self) -> int:
         return sum(dataclasses.astuple(self))
+
+
+_REQUIRED = {
+    field.name for field in dataclasses.fields(Forecast) if field.default is dataclasses.MISSING
+}  # of what a rank writes down
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +65,7 @@ def forecast_of(counters: Counters, variant: str = "as_asked") -> Forecast | Non
         size = counters.get(f"forecast/{variant}/{field.name}")
         if isinstance(size, int):
             sizes[field.name] = size
-    if "parameters" not in sizes:
+    if not set(sizes) >= _REQUIRED:
         return None
     library = counters.get("measured/library")
     return Forecast(**sizes | {"library": library if isinstance(library, int) else 0})
@@ -67,7 +73,8 @@ def forecast_of(counters: Counters, variant: str = "as_asked") -> Forecast | Non
 
 def forecast_points(counters: Counters, trial: Trial) -> list[tuple[int, int]]:
     """(batch, peak) as forecast for batches far larger than the measured one."""
-    batches = {int(name.split("/")[2]) for name in counters if name.startswith("forecast/at/")}
+    parts = (name.split("/") for name in counters if name.startswith("forecast/at/"))
+    batches = {int(part[2]) for part in parts if part[2].isdecimal() and len(part[2]) <= _LONGEST_BATCH}
     points = []
     for batch in sorted(batches):
         alone = forecast_of(counters, f"at/{batch}")

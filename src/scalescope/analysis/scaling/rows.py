@@ -1,6 +1,5 @@
 """Scaling: speedup, efficiency, communication and what Amdahl's law makes of them."""
 
-import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -11,14 +10,9 @@ from scalescope.analysis.scaling.communication import communication_cost
 from scalescope.analysis.scaling.measured_waterfall import waterfall_of
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, Waterfall, scaled
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
-from scalescope.catalog import cards
-from scalescope.catalog.setting import settings_of
 from scalescope.experiment.ablations import at_per_rank_batch, with_preloaded_input, without_communication
-from scalescope.experiment.same_job import BATCH, job_key
-from scalescope.experiment.trial import ABLATIONS, Trial
-
-# Settings that spread one job over ranks.
-_SPREAD = frozenset(("world_size", "strategy", *ABLATIONS, "oversubscribe", "stand_in"))
+from scalescope.experiment.same_job import BATCH, SPREAD, job_key, strategy_settings
+from scalescope.experiment.trial import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +81,6 @@ class ScalingRow:
         if amdahl is None or self.trial.mode == "strong":
             return amdahl
         return (self.ranks - self.speedup.value) / (self.ranks - 1.0)
-
-    def allowed_speedup(self, ranks: int) -> float | None:
-        """The speedup that law leaves at another number of ranks."""
-        serial = self.serial_fraction
-        if serial is None or not 0.0 <= serial <= 1.0:
-            return None
-        if self.trial.mode == "weak":
-            return ranks - serial * (ranks - 1.0)
-        return 1.0 / (serial + (1.0 - serial) / ranks)
 
     @property
     def reading(self) -> str:
@@ -285,19 +270,11 @@ def _baseline(trial: Trial, same_kind: list[Configuration]) -> Configuration:
 
 def _kind(trial: Trial) -> str:
     """What must be equal for two trials to be one job on different numbers of ranks."""
-    return job_key(trial, ignoring=_SPREAD | _strategy_settings())
+    return job_key(trial, ignoring=SPREAD | strategy_settings())
 
 
 def _kind_order(trial: Trial) -> str:
-    return job_key(trial, ignoring=_SPREAD | _strategy_settings() | BATCH)
-
-
-@functools.cache
-def _strategy_settings() -> frozenset[str]:
-    """Settings that spread the work over ranks and do not change the work."""
-    owners = [cards.card("strategies", name) for name in cards.names("strategies")]
-    changing_work = {name for owner in owners for name in owner.work_settings}
-    return frozenset(setting.name for owner in owners for setting in settings_of(owner)) - changing_work
+    return job_key(trial, ignoring=SPREAD | strategy_settings() | BATCH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,32 +297,3 @@ def smallest_batch_reaching(rows: Iterable[ScalingRow], share: float) -> Reach:
             low = row.efficiency.low
             return Reach(share=share, batch=row.batch, certain=low is not None and low >= share)
     return Reach(share=share, batch=None, certain=False)
-
-
-def next_world_sizes(rows: Iterable[ScalingRow], node_ranks: int | None = None) -> tuple[int, ...]:
-    """The next two doublings beyond what was measured that stay on measured kinds of links.
-
-    Ranks of one node say nothing about the network between nodes: there it ends with the `node_ranks` that a
-    node has room for. Ranks of several nodes are extrapolated by whole nodes.
-    """
-    most = max(rows, key=lambda row: row.ranks, default=None)
-    if most is None:
-        return ()
-    nodes = _nodes_of(most)
-    if nodes == 1:
-        above = _next_power_of_two(most.ranks)
-        return tuple(size for size in (above, above * 2) if node_ranks is not None and size <= node_ranks)
-    above = _next_power_of_two(nodes)
-    per_node = most.ranks // nodes
-    return (above * per_node, above * 2 * per_node)
-
-
-def _nodes_of(row: ScalingRow) -> int:
-    """How many nodes the ranks ran on; a rank behind a link of its own stands for a node."""
-    if row.trial.link:
-        return row.ranks
-    return len(set(row.configuration.launches[0].hosts)) or 1
-
-
-def _next_power_of_two(count: int) -> int:
-    return 1 << count.bit_length()

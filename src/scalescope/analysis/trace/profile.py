@@ -13,10 +13,12 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.old_formats import bucket_bytes_of
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
+from scalescope.results.stored.regular_files import inside
 from scalescope.results.traces.events import is_rooted, read_events
 from scalescope.results.traces.rank_trace import IDLE_CAUSES, TracedRank, TracedStep, read_rank
 
 _ROUNDING_S = 1e-7
+_LONGEST_NAME = 200  # of a file, in a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,11 +157,11 @@ def _profile(result: Result, run: Run) -> TraceProfile:
     }
     for rank, name in files.items():
         try:
-            ranks[rank] = _read(run.folder_of(result) / name, on_gpu=result.trial.on_gpu)
+            ranks[rank] = _read(inside(run.folder_of(result), name), on_gpu=result.trial.on_gpu)
         except FileNotFoundError:
             unread[rank] = f"{name} does not exist: it was written on another machine, or moved"
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            unread[rank] = f"{name} cannot be read: {error}"
+        except (OSError, ValueError) as error:
+            unread[rank] = f"{name[:_LONGEST_NAME]} cannot be read: {error}"
         else:
             if not ranks[rank].steps:
                 unread[rank] = f"{name} contains no complete step"
@@ -180,7 +182,7 @@ def _profile(result: Result, run: Run) -> TraceProfile:
 
 
 def _read(path: Path, *, on_gpu: bool) -> TracedRank:
-    state = path.stat()
+    state = path.lstat()
     return _read_version(path, state.st_mtime_ns, state.st_size, on_gpu)
 
 

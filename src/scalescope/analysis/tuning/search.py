@@ -132,7 +132,7 @@ class SearchPosition:
         return {}
 
     def built_on(self, base: Combination) -> list[Combination]:
-        """What was measured on top of a base and may be recommended."""
+        """What was measured on top of a base and may be recommended; nothing where the base was not."""
         built = dict.fromkeys(
             launch.levers
             for launch in self.measured.launches
@@ -141,7 +141,11 @@ class SearchPosition:
             and launch.levers != base
             and launch.log_rate is not None
         )
-        return [levers for levers in built if levers not in self.measured.failed]
+        return [
+            levers
+            for levers in built
+            if levers not in self.measured.failed and self._difference(levers, base) is not None
+        ]
 
     def _difference(self, levers: Combination, base: Combination) -> SpeedDifference | None:
         return self.measured.difference(levers, base, among=self.deciding)

@@ -146,8 +146,16 @@ class Comm:
             )
 
 
+def check_collectives(names: list[str]) -> None:
+    """Refuse collectives that do not exist."""
+    for name in names:
+        if name != ALL:
+            cards.card("collectives", name)
+
+
 def _check_offered(names: list[str], in_place: bool | None) -> None:
     """Refuse what is unknown, or offered by torch only the other way."""
+    check_collectives(names)
     chosen = [cards.card("collectives", name) for name in names if name != ALL]
     if in_place is None or ALL in names or any(in_place in card.in_place for card in chosen):
         return

@@ -1,7 +1,8 @@
 """Card of the `pipeline` strategy."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from scalescope.catalog.code_lines import Code, ScriptContext
@@ -88,3 +89,19 @@ def parts_of(batch_size: int, asked: int | None, ranks: int) -> int:
     """Into how many microbatches a batch is cut: its largest divisor up to what was asked for."""
     most = min(asked or _PER_RANK * ranks, batch_size)
     return next(parts for parts in range(most, 0, -1) if batch_size % parts == 0)
+
+
+def balanced_cuts(costs: Sequence[float], count: int) -> list[int]:
+    """Edges of `count` runs of costs, none empty, whose largest sum is the smallest possible."""
+    upto = [0, *accumulate(costs)]
+    # best[end]: (largest sum, edges) of the first `end` costs in as many runs as were made so far
+    best: dict[int, tuple[float, list[int]]] = {end: (upto[end], [0, end]) for end in range(1, len(upto))}
+    for runs in range(2, count + 1):
+        best = {
+            end: min(
+                (max(best[cut][0], upto[end] - upto[cut]), [*best[cut][1], end])
+                for cut in range(runs - 1, end)
+            )
+            for end in range(runs, len(upto))
+        }
+    return best[len(costs)][1]

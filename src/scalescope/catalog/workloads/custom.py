@@ -72,11 +72,15 @@ def check_reference(reference: str) -> None:
         return
     path = Path(source)
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # opening a pipe would wait for ever
+            raise BadInput(f"workload {reference}: {source}: not a regular file")
         tree = ast.parse(path.read_bytes(), filename=source)
     except OSError as error:
         raise BadInput(f"workload {reference}: {source}: {error.strerror}") from None
     except (SyntaxError, ValueError) as error:
         raise BadInput(_syntax_problem(source, error)) from None
+    except (RecursionError, MemoryError):
+        raise BadInput(f"workload {reference}: {source}: nested too deeply for Python to read") from None
     _check_defined(reference, function, tree)
 
 

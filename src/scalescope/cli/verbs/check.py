@@ -1,6 +1,5 @@
 """`scalescope check`: whether this machine, or every machine of a job, is set up right."""
 
-import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scalescope.cli.help_pages import VerbCommand
+from scalescope.cli.streams import print_json
 from scalescope.errors import BadInput
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def command(world_size: int | None, as_json: bool, verbose: bool) -> None:
         sys.exit(follow(context))
     report, facts = _of_all_hosts(context, world_size) if context else _of_this_host(world_size)
     if as_json:
-        click.echo(json.dumps(facts, indent=1))
+        print_json(facts)
     else:
         show(report.sections, console(), verbose=verbose)
     sys.exit(report.exit_code)

@@ -1,5 +1,6 @@
 """`scalescope comm`: how fast the network is."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,6 +12,8 @@ from scalescope.cli.measuring import measure
 from scalescope.cli.options import given_flags, measuring_verb
 from scalescope.errors import BadInput
 from scalescope.studies.comm.comm import CommStudy, rate_from
+
+_RANKS = re.compile(r"[1-9][0-9]{0,6}")
 
 
 @measuring_verb(CommStudy)
@@ -59,7 +62,7 @@ def _import(study: CommStudy, arguments: dict[str, Any]) -> NoReturn:
 
     given = {name: values[0].text for name, values in given_flags(click.get_current_context()).items()}
     ranks = given.get("world_size")
-    if ranks is not None and not ranks.isdecimal():
+    if ranks is not None and not _RANKS.fullmatch(ranks):
         raise BadInput(f"--world-size: expected the number of ranks the file was made on, got {ranks!r}")
     report = import_nccl(
         study,

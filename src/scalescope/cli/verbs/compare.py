@@ -57,6 +57,11 @@ _WINDOW = "3s"
 @click.option(
     "--window", metavar="TIME", help=f"How long each of these launches measures. [default: {_WINDOW}]"
 )
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="With --until-conclusive or --interleave: run what the runs store, whoever wrote it.",
+)
 @click.option("--side-by-side", is_flag=True, help="Show how runs scale beside each other, without a gate.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write it as data.")
 @click.option(
@@ -134,7 +139,10 @@ def _measuring(arguments: dict[str, Any]) -> "ComparisonReport":
     from scalescope.cli.progress import TerminalWatcher
     from scalescope.launch.local.launcher import LocalLauncher
     from scalescope.studies.comparison.interleave import Limits
+    from scalescope.studies.runs.trust import refuse_untrusted
 
+    for path in arguments["runs"] if arguments["interleave"] else arguments["runs"][1:]:
+        refuse_untrusted(path, trusted=arguments["trust"])
     limits = Limits(
         threshold=_threshold(arguments["threshold"]),
         budget_s=_duration("budget", arguments["budget"], _BUDGET),

@@ -1,12 +1,12 @@
 """`scalescope list`: the runs that are there."""
 
-import json
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from scalescope.cli.streams import print_json
 from scalescope.errors import BadInput
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def command(
 
     runs = [run for run in listed_runs(root) if is_wanted(run)][:limit]
     if as_json:
-        click.echo(json.dumps([run.to_json() for run in runs], indent=1))
+        print_json([run.to_json() for run in runs])
         return
     filtered = any(value is not None for value in (verb, workload, status, since))
     show((runs_section(runs, root, filtered=filtered),), console())

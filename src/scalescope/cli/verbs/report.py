@@ -67,7 +67,7 @@ def command(roots: tuple[Path, ...], **arguments: Any) -> None:
         click.echo(f"Report: {path}")
         if arguments["open_page"]:
             click.launch(str(path.absolute()))
-    sys.exit(0)
+    sys.exit(written.exit_code)
 
 
 def _names(texts: Iterable[str]) -> tuple[str, ...]:

@@ -16,6 +16,9 @@ from scalescope.cli.options import given_flags, run_option
 @click.option(
     "--dry-run", is_flag=True, help="Show the trials and about how long they take; measure nothing."
 )
+@click.option(
+    "--trust", is_flag=True, help="Run the commands and shell lines that RUN stores, whoever wrote them."
+)
 @click.option("--strict", is_flag=True, help="Exit with code 6 if the measurement is unstable.")
 @click.option("-v", "--verbose", is_flag=True, help="Show intervals and how figures were computed.")
 def command(run: Path, **arguments: Any) -> None:
@@ -34,15 +37,18 @@ def command(run: Path, **arguments: Any) -> None:
         refuse_recorded_as_finished,
         stored_request,
     )
+    from scalescope.studies.runs.trust import refuse_untrusted
 
     context = click.get_current_context()
     stored = stored_request(run, given_flags(context))
+    refuse_untrusted(run, trusted=arguments["trust"])
     if stored.directory is not None:
         os.chdir(stored.directory)  # files of the request are named from there
     request = dataclasses.replace(
         stored.request,
         dry_run=arguments["dry_run"],
         strict=arguments["strict"],
+        trust=arguments["trust"],
         yes=True,  # so many trials were allowed when the run began
         started_s=context.find_root().obj,
     )

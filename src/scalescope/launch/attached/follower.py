@@ -5,30 +5,30 @@ import os
 import subprocess
 import time
 
-from scalescope.errors import CannotRun
+from scalescope.errors import TimedOut
 from scalescope.launch.attached.node_watch import WATCH_VARIABLE, NodeSampler, NodeWatch, watch_worker
 from scalescope.launch.attached.rank_context import RankContext
 from scalescope.launch.attached.worker_child import ranks_here, start_worker, worker_variables
 
 _LEADER_POLL_S = 0.5  # at whether rank 0 is still there
 _LEAVE_S = 5.0  # for a worker to exit after the end of the run
-_APPEAR_S = 300.0  # as long as ranks of several hosts wait for each other
+_INIT_TIMEOUT_S = 300.0
 
 
-def follow(context: RankContext) -> int:
+def follow(context: RankContext, init_timeout_s: float = _INIT_TIMEOUT_S) -> int:
     """The whole life of a rank other than 0: its worker does what rank 0 publishes."""
     with contextlib.ExitStack() as held:
-        variables, leader = worker_variables(context, held)
+        variables, leader = worker_variables(context, held, init_timeout_s)
         child = _start_follower(variables)
         started = time.monotonic()
         while leader is not None and not leader.is_gone():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return child.wait(_LEADER_POLL_S)
-            if not leader.was_there and time.monotonic() - started > _APPEAR_S:
+            if not leader.was_there and time.monotonic() - started > init_timeout_s:
                 child.kill()
                 child.wait()
-                raise CannotRun(
-                    f"rank 0 did not appear within {_APPEAR_S:g} s; check that all ranks share /dev/shm"
+                raise TimedOut(
+                    f"rank 0 did not appear within {init_timeout_s:g} s; check that all ranks share /dev/shm"
                 )
         with contextlib.suppress(subprocess.TimeoutExpired):
             return child.wait(None if leader is None else _LEAVE_S)

@@ -16,7 +16,7 @@ from typing import Any
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import settings_of
-from scalescope.errors import BadInput
+from scalescope.errors import BadInput, CannotRun, ExitCode, ScalescopeError, TimedOut
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.machines.nodes import combined_machine, differences
 from scalescope.experiment.trial import Trial
@@ -24,7 +24,7 @@ from scalescope.launch.attached.node_watch import NodeSampler, merged_telemetry
 from scalescope.launch.attached.rank_context import RankContext
 from scalescope.launch.attached.rank_limits import check_for_ranks
 from scalescope.launch.attached.worker_child import ranks_here, start_worker, worker_variables
-from scalescope.launch.culprit import RankFailure, find_culprit
+from scalescope.launch.culprit import RankFailure, find_culprit, find_hung_ranks
 from scalescope.launch.launcher import Outcome, RanksLost, Watcher, judge, record_from
 from scalescope.launch.probing import Node, nodes_from_probes
 from scalescope.launch.telemetry.load import load_at_start
@@ -33,6 +33,7 @@ from scalescope.launch.topology import host_topology
 from scalescope.results.files import write_atomically
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.ranks.rank_placement import UNKNOWN, RankPlacement
+from scalescope.results.ranks.secondary_errors import is_secondary_error
 from scalescope.results.result import RankRecord
 from scalescope.results.run_folder import RunFolder
 
@@ -41,6 +42,8 @@ _KEPT_BY_RANKS = tuple(
     for setting in settings_of(Placement)
     if setting.lever is not None and setting.lever.needs_new_ranks
 )
+_DEFAULT_INIT_TIMEOUT_S = 300.0
+_FARTHEST = (1 << 30,)  # of a rank that has finished
 
 
 def members_of(trial: Trial, nodes: Sequence[tuple[int, ...]]) -> list[int]:
@@ -58,7 +61,7 @@ def _rank_failure(record: dict[str, Any]) -> RankFailure:
     return RankFailure(
         rank=record["rank"],
         message=str(error["message"]),
-        is_lost=bool(error.get("lost")),
+        is_lost=bool(error.get("lost") or error.get("stalled")),
         at_s=float(error["at_wall_s"]),
     )
 
@@ -68,13 +71,13 @@ class AttachedLauncher:
 
     repeatable = False
 
-    def __init__(self, context: RankContext) -> None:
+    def __init__(self, context: RankContext, init_timeout_s: float = _DEFAULT_INIT_TIMEOUT_S) -> None:
         self._context = context
         self._nodes: dict[str, Node] = {}
         self._busy = False
         self._cores_of_ranks: dict[str, Any] = {}
         self._held = contextlib.ExitStack()
-        variables, leader = worker_variables(context, self._held)
+        variables, leader = worker_variables(context, self._held, init_timeout_s)
         if leader is not None:
             leader.acquire()
             self._held.callback(leader.release)
@@ -160,7 +163,13 @@ class AttachedLauncher:
             "ranks": members,
             "launch": launch,
             "folder": str(folder.path.absolute()),
-            "group_timeout_s": limits.init_timeout,
+            # Ends the waiting for a rank that failed; for one that hangs, the stall limit decides before.
+            "group_timeout_s": max(limits.init_timeout, 2.0 * (limits.stall_timeout or 0.0)),
+            "limits": {
+                "init": limits.init_timeout,
+                "warmup": limits.warmup_timeout,
+                "stall": limits.stall_timeout,
+            },
             "watch": watched,
         }
         sampling = self._sampler.start(here["gpus"], here["pids"])
@@ -168,6 +177,8 @@ class AttachedLauncher:
             raw = self._ask(request)["answers"]
             sampling.stop()
             lost = self._named_by_host(raw, members)
+            if any(answer.get("error", {}).get("stalled") for answer in raw):
+                raise self._hang(trial, launch, folder, watcher, raw)
             elsewhere = self._handed_over(trial, launch, folder, members, raw)
             outcome = self._outcome(trial, launch, folder, watcher, raw)
             if lost:
@@ -249,6 +260,31 @@ class AttachedLauncher:
             )
         return judge(trial, records)
 
+    def _hang(
+        self, trial: Trial, launch: int, folder: RunFolder, watcher: Watcher, raw: list[dict[str, Any]]
+    ) -> RanksLost:
+        """The end of a run whose ranks wait for each other: for one that failed, or is furthest behind."""
+        outcome = self._outcome(trial, launch, folder, watcher, raw)
+        self._kill_worker()  # it waits too
+        errors = [answer.get("error", {}) for answer in raw]
+        if any(answer["state"] == "failed" and not is_waiting(answer["error"]) for answer in raw):
+            return RanksLost(f"{outcome.reason}, and the other ranks cannot continue", outcome)
+        silent = [index for index, error in enumerate(errors) if error.get("lost")]
+        hung = find_hung_ranks([tuple(error.get("position", _FARTHEST)) for error in errors], silent)
+        waited = next(error["message"] for error in errors if error.get("stalled"))
+        step = errors[hung[0]].get("step")
+        where = "" if step is None else f" at step {step}"
+        state = "does not answer" if silent else f"hangs{where}"
+        if len(hung) > 1:
+            state = "do not answer" if silent else f"hang{where}"
+        reason = f"{_rank_names(hung, len(raw))} {state}: {waited}"
+        outcome = dataclasses.replace(
+            outcome, status="hang", reason=reason, rank=hung[0] if len(hung) == 1 else None, step=step
+        )
+        lost = RanksLost(f"{reason}, and the other ranks cannot continue", outcome)
+        lost.exit_code = ExitCode.HANG
+        return lost
+
     def check(self, trial: Trial) -> None:
         """Ranks that are already running cannot be changed: not their number, variables or environment."""
         if trial.is_command:
@@ -262,9 +298,10 @@ class AttachedLauncher:
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         assert self._child.stdin is not None and self._child.stdout is not None
         self._busy = True  # and stays so where a signal ends the waiting
-        try:
+        with contextlib.suppress(OSError):  # it has ended, and may have said why
             self._child.stdin.write(json.dumps(request).encode() + b"\n")
             self._child.stdin.flush()
+        try:
             line = self._child.stdout.readline()
         except OSError:
             line = b""
@@ -272,7 +309,13 @@ class AttachedLauncher:
         if not line:
             raise RanksLost("rank 0's worker has ended; see its message above")
         answer: dict[str, Any] = json.loads(line)
+        if "refused" in answer:
+            raise _refusal(**answer["refused"])
         return answer
+
+    def _kill_worker(self) -> None:
+        self._child.kill()
+        self._child.wait()
 
     def close(self) -> None:
         """End the run for all ranks and wait for our worker; inside a trial it is killed."""
@@ -287,3 +330,19 @@ class AttachedLauncher:
             self._child.kill()
             self._child.wait()
         self._held.close()
+
+
+def _refusal(message: str, exit_code: int) -> ScalescopeError:
+    """What rank 0's worker could not do before the first trial."""
+    return TimedOut(message) if exit_code == ExitCode.HANG else CannotRun(message)
+
+
+def is_waiting(error: dict[str, Any]) -> bool:
+    """Whether a rank made no progress, never answered, or failed only because of others."""
+    return bool(error.get("stalled") or error.get("lost")) or is_secondary_error(str(error["message"]))
+
+
+def _rank_names(ranks: Sequence[int], count: int) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return "all ranks" if len(ranks) == count else f"ranks {', '.join(map(str, ranks))}"

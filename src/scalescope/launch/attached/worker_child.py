@@ -13,18 +13,22 @@ from scalescope.launch.attached.leader import Leader
 from scalescope.launch.attached.nccl_debug import nccl_log_variables
 from scalescope.launch.attached.rank_context import RankContext
 from scalescope.launch.private_directory import private_directory, shared_directory
-from scalescope.results.ranks.rank_job import RANK_VARIABLE
+from scalescope.results.ranks.rank_job import INIT_TIMEOUT_VARIABLE, RANK_VARIABLE, STORE_FILE_VARIABLE
 
 
 def worker_variables(
-    context: RankContext, held: contextlib.ExitStack
+    context: RankContext, held: contextlib.ExitStack, init_timeout_s: float
 ) -> tuple[dict[str, str], Leader | None]:
     """The worker's variables and rank 0's lock; `held` keeps the directory that ranks of one host share."""
-    variables = {**context.variables, **_log_variables(held)}
+    variables = {
+        **context.variables,
+        **_log_variables(held),
+        INIT_TIMEOUT_VARIABLE: f"{init_timeout_s:g}",
+    }
     if context.directory is None:
         return variables, None
     meeting = held.enter_context(shared_directory(context.directory))
-    return {**variables, "SCALESCOPE_STORE_FILE": str(meeting / "store")}, Leader(meeting)
+    return {**variables, STORE_FILE_VARIABLE: str(meeting / "store")}, Leader(meeting)
 
 
 def _log_variables(held: contextlib.ExitStack) -> dict[str, str]:

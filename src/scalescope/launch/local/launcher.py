@@ -1,14 +1,17 @@
 """Local launcher: ranks as supervised child processes on this machine, without a listening port."""
 
 import dataclasses
+import os
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from scalescope.catalog.benchmarks.memory import EXACT_ALLOCATION
 from scalescope.catalog.link import rates_of
 from scalescope.catalog.measuring import Measuring
+from scalescope.cores import usable_cores
 from scalescope.experiment.command_line import filled_words
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
@@ -16,10 +19,20 @@ from scalescope.host_memory import usable_memory
 from scalescope.inspection import inspect_system
 from scalescope.launch.launcher import Outcome, Watcher, judge
 from scalescope.launch.local.command.launch import CommandLaunch
+from scalescope.launch.local.disagreement import explained_by_calls
+from scalescope.launch.local.leftovers import leftover_notes, without_perf_maps
 from scalescope.launch.local.network import ShapedNetwork, check_possible
 from scalescope.launch.local.outlook import outlook
 from scalescope.launch.local.pinning import cpus_for
-from scalescope.launch.local.processes import FreshSpawner, Spawner, SpawnFailed, Zygote, can_fork
+from scalescope.launch.local.process_limits import check_limits
+from scalescope.launch.local.processes import (
+    START_LIMIT_S,
+    FreshSpawner,
+    Spawner,
+    SpawnFailed,
+    Zygote,
+    can_fork,
+)
 from scalescope.launch.local.rank_watch import SupervisedLaunch, SupervisedRank
 from scalescope.launch.local.split_gpu import SplitGpu
 from scalescope.launch.local.supervisor import Supervisor
@@ -33,13 +46,14 @@ from scalescope.results.other_load import OtherLoad
 from scalescope.results.ranks.heartbeat import Heartbeats
 from scalescope.results.ranks.rank_job import RANK_VARIABLE, ROOM_VARIABLE, RankJob
 from scalescope.results.run_folder import RunFolder
+from scalescope.secret_variables import with_values
 
 # The supervisor's limits decide: the group's own would run out in the ranks that wait, and blame them.
 _GROUP_TIMEOUT_S = 24 * 3600.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _TimeLimits:
+class TimeLimits:
     """How long each stage of a launch may take, and when all of it must end."""
 
     of_stages: Measuring
@@ -57,7 +71,9 @@ class LocalLauncher:
         self._meter = LoadMeter()
         self._began = self._meter.read(time.monotonic())
         self._forks = can_fork() if fork is None else fork
-        self._zygote: Zygote | None = None  # it loads torch, so it is started when it is needed
+        self.init_timeout_s = START_LIMIT_S  # for loading torch, too
+        self._threads = usable_cores()  # that libraries are loaded for where trials do not say
+        self._zygotes: dict[int, Zygote] = {}  # by threads; they load torch, so they start when needed
         self._machine: Machine | None = None
         self._networks: dict[tuple[str, int], ShapedNetwork] = {}
         self._splits: dict[int, SplitGpu] = {}
@@ -65,10 +81,17 @@ class LocalLauncher:
     def outlook(self, devices: Sequence[str]) -> Machine | None:
         return outlook(devices)
 
+    def expect(self, trials: Iterable[Trial]) -> None:
+        """Say what will be launched, before torch is loaded: it is loaded for their number of threads."""
+        threads = Counter(trial.threads_per_rank for trial in trials if not trial.on_gpu)
+        if threads and not self._zygotes:
+            self._threads = threads.most_common(1)[0][0]
+
     def machine(self) -> Machine:
         if self._machine is None:
-            zygote = self._started_zygote()
-            raw = zygote.probe() if zygote else probe_in_new_process()
+            check_limits(1, 1)
+            zygote = self._started_zygote(self._threads)
+            raw = zygote.probe() if zygote else probe_in_new_process(limit_s=self.init_timeout_s)
             self._machine = machine_from_probe(raw)
         return self._machine
 
@@ -85,11 +108,14 @@ class LocalLauncher:
         return load_at_start(self._meter, self._began, [gpu.uuid for gpu in self.machine().gpus])
 
     def check(self, trial: Trial) -> None:
-        """A shaped link needs rights and tools, a command values for its placeholders."""
+        """A shaped link needs rights and tools, a command values for its placeholders, variables theirs."""
+        with_values(trial.env)
         if trial.link is not None:
             check_possible()
         if trial.is_command:
             filled_words(trial)
+        else:
+            check_limits(trial.world_size, trial.threads_per_rank)
 
     def launch(
         self,
@@ -101,29 +127,39 @@ class LocalLauncher:
         *,
         deadline: float | None = None,
     ) -> Outcome:
+        self.init_timeout_s = limits.init_timeout
         with private_directory(folder.path) as directory:
             try:
                 run = self._run_command if trial.is_command else self._launch_in
-                outcome = run(directory, trial, launch, folder, _TimeLimits(limits, deadline), watcher)
+                outcome = run(directory, trial, launch, folder, TimeLimits(limits, deadline), watcher)
             except SpawnFailed as error:
-                self._replace_zygote()
-                return Outcome(status="failed", reason=str(error))
+                self._end_zygotes()  # one that died or cannot fork costs a launch, not the sweep
+                return Outcome(status=error.status, reason=str(error))
         if outcome.status != "ok":
             return outcome
         judged = judge(trial, outcome.records)
         return dataclasses.replace(judged, notes=outcome.notes, telemetry=outcome.telemetry)
 
-    def _started_zygote(self) -> Zygote | None:
-        """The process that forks ranks; None where fresh ones are started."""
-        if self._zygote is None and self._forks:
-            self._zygote = Zygote()
-        return self._zygote
+    def _zygote_for(self, trial: Trial) -> Zygote | None:
+        """A zygote whose libraries were loaded for as many threads as the trial's ranks use."""
+        return self._started_zygote(self._threads if trial.on_gpu else trial.threads_per_rank)
 
-    def _replace_zygote(self) -> None:
-        """One that died or cannot fork costs a launch, not the sweep."""
-        if self._zygote is not None:
-            self._zygote.close()
-            self._zygote = Zygote()
+    def _started_zygote(self, threads: int) -> Zygote | None:
+        """A process that forks ranks, another where it ended or is stopped; None where it cannot be used."""
+        if not self._forks:
+            return None
+        if threads in self._zygotes and not self._zygotes[threads].is_usable:
+            self._zygotes.pop(threads).close()
+        if threads not in self._zygotes:
+            self._zygotes[threads] = Zygote(threads, self.init_timeout_s)
+        zygote = self._zygotes[threads]
+        zygote.limit_s = self.init_timeout_s
+        return zygote
+
+    def _end_zygotes(self) -> None:
+        for zygote in self._zygotes.values():
+            zygote.close()
+        self._zygotes.clear()
 
     def _launch_in(
         self,
@@ -131,12 +167,12 @@ class LocalLauncher:
         trial: Trial,
         launch: int,
         folder: RunFolder,
-        limits: "_TimeLimits",
+        limits: TimeLimits,
         watcher: Watcher,
     ) -> Outcome:
         world = trial.world_size
         beats = Heartbeats(directory / "beats", world, create=True)
-        zygote = None if trial.env or _limits_process(trial) else self._started_zygote()
+        zygote = None if trial.env or _limits_process(trial) else self._zygote_for(trial)
         spawner: Spawner = FreshSpawner(directory) if zygote is None else zygote
         ranks: list[SupervisedRank] = []
         gpus = gpus_of(trial, self.machine()) if self.telemetry else []
@@ -166,11 +202,14 @@ class LocalLauncher:
                 environment = self._environment(trial, rank) | room_for(trial, limits.of_stages)
                 process = spawner.start(job, environment, log)
                 ranks.append(SupervisedRank(process=process, rank_file=rank_file, log=log))
-            outcome = supervisor.run()
+            outcome = explained_by_calls(supervisor.run(), directory, world)
+            ended = spawner.end_leftovers([rank.process.pid for rank in ranks])
+            outcome.notes.extend(leftover_notes(ended))
             sampled = telemetry.of_window(outcome.records) if self.telemetry else {}
             return dataclasses.replace(outcome, telemetry=sampled)
         except BaseException:
             supervisor.end_all()
+            spawner.end_leftovers(())
             raise
         finally:
             telemetry.close()
@@ -181,13 +220,19 @@ class LocalLauncher:
         trial: Trial,
         launch: int,
         folder: RunFolder,
-        limits: "_TimeLimits",
+        limits: TimeLimits,
         watcher: Watcher,
     ) -> Outcome:
+        return self._command_launch(directory, trial, launch, folder, limits).run(watcher)
+
+    def _command_launch(
+        self, directory: Path, trial: Trial, launch: int, folder: RunFolder, limits: TimeLimits
+    ) -> CommandLaunch:
         return CommandLaunch(
             trial=trial,
             number=launch,
             directory=directory,
+            beats=directory / "beats",
             folder=folder,
             limits=limits.of_stages,
             deadline=limits.deadline,
@@ -195,7 +240,7 @@ class LocalLauncher:
             gpus=self.machine().gpus if trial.on_gpu else (),
             sampled_gpus=gpus_of(trial, self.machine()) if self.telemetry and trial.on_gpu else (),
             meter=self._meter if self.telemetry else None,
-        ).run(watcher)
+        )
 
     def _job(
         self,
@@ -213,7 +258,6 @@ class LocalLauncher:
             rank=rank,
             local_rank=rank,
             world_size=trial.world_size,
-            parent=0,
             store_file=str(directory / "store"),
             heartbeat_file=str(directory / "beats"),
             rank_file=str(rank_file),
@@ -233,6 +277,7 @@ class LocalLauncher:
             "OMP_NUM_THREADS": trial.threads_per_rank,
             "KINETO_LOG_LEVEL": 99,
             **LOOPBACK,
+            **without_perf_maps(os.environ),
         }
         if trial.oversubscribe:
             # NCCL refuses two ranks of one host on one GPU; given different host ids, it uses sockets.
@@ -244,7 +289,7 @@ class LocalLauncher:
             environment |= network.environment_of(rank)
         if split := self._split_of(trial):
             environment |= split.environment_of(rank)
-        return environment | trial.env
+        return environment | with_values(trial.env)
 
     def _network_of(self, trial: Trial) -> ShapedNetwork | None:
         """The network of a trial's link, built once and kept for the trials to come."""
@@ -270,9 +315,7 @@ class LocalLauncher:
             split.close()
         self._networks.clear()
         self._splits.clear()
-        if self._zygote is not None:
-            self._zygote.close()
-            self._zygote = None
+        self._end_zygotes()
 
 
 def room_for(trial: Trial, limits: Measuring) -> dict[str, str]:

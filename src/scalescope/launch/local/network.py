@@ -1,12 +1,14 @@
 """Shaped network: every rank in a network namespace of its own, joined by a bridge, at a rate we set.
 
-The namespaces are anonymous: each is held by a process bound to our life, so nothing can be left behind, and
+The namespaces are anonymous: we keep them open, and the processes that make them, bound to our life, end when
+the network is built. So there is no process whose death would cost launches, nothing can be left behind, and
 nothing of the host's own network is touched.
 """
 
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,9 +16,11 @@ from pathlib import Path
 
 from scalescope.errors import CannotRun
 from scalescope.interpreter import python_module
+from scalescope.results.printable import printable
 
 _TOOLS = ("ip", "tc", "nsenter", "unshare")
-_LIMIT_S = 10.0
+_LIMIT_S = 5.0
+_ATTEMPTS = 2  # to build one: a process that makes a namespace may be killed meanwhile
 # A whole segmentation-offload packet with the headers of its 45 segments; with less, the CPU cuts each up.
 _LEAST_BURST_BYTES = 80 << 10
 _BURST_S = 0.25e-3
@@ -28,48 +32,52 @@ class ShapedNetwork:
 
     def __init__(self, rates: list[float]) -> None:
         check_possible()
-        self._holders: list[subprocess.Popen[bytes]] = []
-        try:
-            self._build(rates)
-        except BaseException:
-            self.close()
-            raise
+        self._namespaces: list[int] = []  # open files: of the bridge, then of each rank
+        for attempt in range(1, _ATTEMPTS + 1):
+            makers: list[_Maker] = []
+            try:
+                self._build(rates, makers)
+                return
+            except BaseException as error:
+                self.close()
+                was_killed = isinstance(error, CannotRun) and any(maker.was_killed() for maker in makers)
+                if not was_killed or attempt == _ATTEMPTS:
+                    raise
+            finally:
+                for maker in makers:
+                    maker.end()
 
     def namespace_of(self, rank: int) -> str:
         """The file through which a rank enters its namespace."""
-        return f"/proc/{self._holders[rank + 1].pid}/ns/net"
+        return f"/proc/{os.getpid()}/fd/{self._namespaces[rank + 1]}"
 
     def environment_of(self, rank: int) -> dict[str, str]:
         return {"GLOO_SOCKET_IFNAME": f"v{rank}", "NCCL_SOCKET_IFNAME": f"v{rank}"}
 
-    def _build(self, rates: list[float]) -> None:
-        self._holders += [_hold_namespace() for _ in range(len(rates) + 1)]
-        for holder in self._holders:
-            _wait_until_apart(holder)
-        bridge = self._holders[0].pid
+    def _build(self, rates: list[float], makers: "list[_Maker]") -> None:
+        makers += [_Maker() for _ in range(len(rates) + 1)]
+        self._namespaces += [maker.open_namespace() for maker in makers]
+        bridge = makers[0].pid
         pairs = [
-            f"link add v{rank} netns {holder.pid} type veth peer name b{rank} netns {bridge}"
-            for rank, holder in enumerate(self._holders[1:])
+            f"link add v{rank} netns {maker.pid} type veth peer name b{rank} netns {bridge}"
+            for rank, maker in enumerate(makers[1:])
         ]
         _run(["ip", "-batch", "-"], pairs)
         ports = [f"link set b{rank} master bridge0 up" for rank in range(len(rates))]
         _inside(bridge, "ip", ["link add bridge0 type bridge", "link set bridge0 up", *ports])
         _inside(bridge, "tc", [_shape(f"b{rank}", rate) for rank, rate in enumerate(rates)])
         for rank, rate in enumerate(rates):
-            pid = self._holders[rank + 1].pid
+            pid = makers[rank + 1].pid
             address = f"10.77.{(rank + 1) // 256}.{(rank + 1) % 256}/16"
             up = ["link set lo up", f"addr add {address} dev v{rank}", f"link set v{rank} up"]
             _inside(pid, "ip", up)
             _inside(pid, "tc", [_shape(f"v{rank}", rate)])
 
     def close(self) -> None:
-        """End the holders; the namespaces and all links go with them."""
-        for holder in self._holders:
-            with contextlib.suppress(ProcessLookupError):
-                holder.kill()
-        for holder in self._holders:
-            holder.wait()
-        self._holders.clear()
+        """Let the namespaces go, and all links with them."""
+        for namespace in self._namespaces:
+            os.close(namespace)
+        self._namespaces.clear()
 
 
 def check_possible() -> None:
@@ -81,26 +89,39 @@ def check_possible() -> None:
         raise CannotRun(f"--link requires {', '.join(missing)} (packages iproute2 and util-linux)")
 
 
-def _hold_namespace() -> "subprocess.Popen[bytes]":
-    command = ["unshare", "--net", "sleep", "infinity"]
-    return subprocess.Popen(
-        python_module("scalescope.parent_death", str(os.getpid()), *command),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+class _Maker:
+    """A process in a network namespace of its own, for the time in which the network is built."""
 
+    def __init__(self) -> None:
+        command = ["unshare", "--net", "sleep", "infinity"]
+        self._process = subprocess.Popen(
+            python_module("scalescope.parent_death", str(os.getpid()), *command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
 
-def _wait_until_apart(holder: "subprocess.Popen[bytes]") -> None:
-    host_namespace = Path("/proc/self/ns/net").readlink()
-    deadline = time.monotonic() + _LIMIT_S
-    while time.monotonic() < deadline and holder.poll() is None:
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{holder.pid}/ns/net").readlink() != host_namespace:
-                return
-        time.sleep(0.01)
-    raise CannotRun("--link: this system does not allow network namespaces to be created")
+    def open_namespace(self) -> int:
+        """Wait for the namespace; the open file keeps it when this process is gone."""
+        host_namespace = Path("/proc/self/ns/net").readlink()
+        deadline = time.monotonic() + _LIMIT_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{self.pid}/ns/net").readlink() != host_namespace:
+                    return os.open(f"/proc/{self.pid}/ns/net", os.O_RDONLY)
+            time.sleep(0.01)
+        raise CannotRun("--link: this system does not allow network namespaces to be created")
+
+    def was_killed(self) -> bool:
+        """Whether a signal ended it: then the system does allow namespaces."""
+        code = self._process.poll()
+        return code is not None and code < 0
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
 
 def _shape(interface: str, rate: float) -> str:
@@ -113,8 +134,22 @@ def _inside(pid: int, tool: str, lines: list[str]) -> None:
 
 
 def _run(command: list[str], lines: list[str]) -> None:
-    text = "\n".join(lines) + "\n"
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=30)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no message"])[0]
-        raise CannotRun(f"--link: {command[-3]} failed: {reason}")
+    """Run a tool on a batch of lines; one that hangs is ended with all that it started."""
+    tool, pipe = command[-3], subprocess.PIPE
+    try:
+        process = subprocess.Popen(
+            command, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, start_new_session=True
+        )
+    except OSError as error:
+        raise CannotRun(f"--link: {tool} could not be started: {error.strerror}") from None
+    with process:
+        try:
+            _, errors = process.communicate(("\n".join(lines) + "\n").encode(), timeout=_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            raise CannotRun(f"--link: {tool} did not end within {_LIMIT_S:g} s") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        messages = errors.decode(errors="replace").strip().splitlines() or ["no message"]
+        raise CannotRun(f"--link: {tool} failed: {printable(messages[0])}")

@@ -5,19 +5,25 @@ import dataclasses
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Protocol
 
 from scalescope.errors import CannotRun
 from scalescope.interpreter import python_module
+from scalescope.launch.local.guard import start_guarded
+from scalescope.launch.local.leftovers import end_leftovers, without_perf_maps
+from scalescope.launch.private_directory import own_directories
 from scalescope.results.ranks.rank_job import RankJob
+from scalescope.results.result import Status
 
-_ZYGOTE_START_LIMIT_S = 300.0
+_ENDED = "the process that starts the ranks has ended"
+START_LIMIT_S = 300.0  # where no --init-timeout is known
+_EXIT_STATUS = 49  # among the fields that follow the name of a process, see proc(5)
 
 
 class RankProcess(Protocol):
@@ -39,6 +45,10 @@ class Spawner(Protocol):
         """Sleep for at most `seconds`, less if a rank ends."""
         ...
 
+    def end_leftovers(self, sessions: Collection[int]) -> list[str]:
+        """End what ended ranks have left, and name what had left their `sessions` too."""
+        ...
+
 
 class FreshSpawner:
     """Every rank a new interpreter: what trials with environment variables of their own need."""
@@ -47,7 +57,6 @@ class FreshSpawner:
         self._directory = directory
 
     def start(self, job: RankJob, environment: dict[str, str], log: Path) -> RankProcess:
-        job = dataclasses.replace(job, parent=os.getpid())
         job_file = self._directory / f"job-{job.rank}.json"
         try:
             job_file.write_text(job.to_text(), encoding="utf-8")
@@ -57,41 +66,85 @@ class FreshSpawner:
 
     def _start(self, job_file: Path, environment: dict[str, str], log: Path) -> RankProcess:
         with log.open("ab") as output:
-            return subprocess.Popen(
+            return start_guarded(
                 python_module("scalescope.worker.process.main", str(job_file)),
+                own_session=True,
+                removes=own_directories(),
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
             )
 
     def wait(self, seconds: float) -> None:
         time.sleep(min(seconds, 0.05))
 
+    def end_leftovers(self, sessions: Collection[int]) -> list[str]:
+        return []  # the guard of each rank has ended them with the rank
+
 
 class SpawnFailed(CannotRun):
     """A rank could not be started; the next one may, from a new zygote."""
 
+    status: Status = "failed"
+
+
+class SpawnTimeout(SpawnFailed):
+    """The process that starts the ranks does not answer."""
+
+    status: Status = "hang"
+
 
 class Zygote:
-    """The launcher's end of the zygote process: a spawner whose launches cost a fork."""
+    """The launcher's end of the zygote process: a spawner whose launches cost a fork.
 
-    def __init__(self) -> None:
+    Math libraries read OMP_NUM_THREADS when they are loaded: where it says something else, ranks that set
+    another number of threads later were seen to compute a tenth slower than under torchrun.
+    """
+
+    def __init__(self, threads: int | None = None, limit_s: float = START_LIMIT_S) -> None:
+        self.limit_s = limit_s  # for each answer, the first one included
         # One BLAS thread: a thread alive at the fork would be missing in the children.
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99"}
-        self._process = subprocess.Popen(
-            python_module("scalescope.worker.process.zygote", str(os.getpid())),
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        environment = {
+            **os.environ,
+            **without_perf_maps(os.environ),
+            "OPENBLAS_NUM_THREADS": "1",
+            "KINETO_LOG_LEVEL": "99",
+        }
+        if threads is not None:
+            environment["OMP_NUM_THREADS"] = str(threads)
+        try:
+            self._guarded = start_guarded(
+                python_module("scalescope.worker.process.zygote"),
+                removes=own_directories(),
+                limit_s=limit_s,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+        except OSError as error:
+            raise SpawnFailed(
+                f"the process that starts the ranks could not be started: {error.strerror}"
+            ) from None
+        self._process = self._guarded.guard
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._requests, self._received = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._requests, False)
         self._answers: deque[dict[str, Any]] = deque()
         self._exits: dict[int, int] = {}
         self._buffer = b""
-        self._expect("ready")
+        self._is_loaded = self._is_stopped = False
+        try:
+            self._is_loaded = self._expect("ready")
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it runs: one that ended or is stopped starts no ranks."""
+        return self._process.poll() is None and not is_stopped(self._guarded.pid)
 
     def probe(self) -> dict[str, Any]:
         """What the machine can do, found by a forked child that may touch the GPU."""
@@ -100,55 +153,71 @@ class Zygote:
         return machine
 
     def start(self, job: RankJob, environment: dict[str, str], log: Path) -> RankProcess:
-        job = dataclasses.replace(job, parent=self._process.pid)
         self._send({"fork": dataclasses.asdict(job), "env": environment, "log": str(log)})
         return _ForkedRank(int(self._expect("pid")), self)
 
     def wait(self, seconds: float) -> None:
         self._read(seconds)
+        self._is_stopped = is_stopped(self._guarded.pid)
 
     def exit_code(self, pid: int) -> int | None:
+        """How a rank ended, also while the zygote is stopped and reports no exits."""
         self._read(0)
+        if pid not in self._exits and self._is_stopped:
+            return exit_code_of_zombie(pid)
         return self._exits.get(pid)
 
     def close(self) -> None:
         """End the zygote; ranks that still run die with it."""
-        with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        self._guarded.end()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
 
+    def end_leftovers(self, sessions: Collection[int]) -> list[str]:
+        return end_leftovers(self._process.pid, self._guarded.pid, sessions)
+
     def _send(self, request: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
+        unsent = json.dumps(request).encode() + b"\n"
+        deadline = time.monotonic() + self.limit_s
         try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
+            while unsent:
+                left_s = max(0.0, deadline - time.monotonic())
+                if not select.select([], [self._requests], [], left_s)[1]:
+                    raise self._timeout()
+                unsent = unsent[os.write(self._requests, unsent) :]
         except OSError:
-            raise SpawnFailed("the process that starts the ranks has ended") from None
+            raise SpawnFailed(_ENDED) from None
 
     def _expect(self, key: str) -> Any:
-        deadline = time.monotonic() + _ZYGOTE_START_LIMIT_S
-        while time.monotonic() < deadline:
+        deadline = time.monotonic() + self.limit_s
+        while True:
             while self._answers:
                 answer = self._answers.popleft()
                 if "error" in answer:
                     raise SpawnFailed(str(answer["error"]))
                 if key in answer:
                     return answer[key]
-            self._read(1.0)
-        raise CannotRun(f"torch was not loaded within {_ZYGOTE_START_LIMIT_S:.0f} s")
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise self._timeout()
+            self._read(min(left_s, 1.0))
+
+    def _timeout(self) -> SpawnTimeout:
+        stopped = is_stopped(self._guarded.pid)
+        if not self._is_loaded:
+            advice = ": its process is stopped by a signal" if stopped else "; --init-timeout gives it longer"
+            return SpawnTimeout(f"torch was not loaded within {self.limit_s:g} s{advice}")
+        state = "is stopped by a signal" if stopped else "hangs"
+        return SpawnTimeout(f"the process that starts the ranks {state}: no answer within {self.limit_s:g} s")
 
     def _read(self, seconds: float) -> None:
-        assert self._process.stdout is not None
-        descriptor = self._process.stdout.fileno()
-        if not select.select([descriptor], [], [], seconds)[0]:
+        if not select.select([self._received], [], [], seconds)[0]:
             return
-        received = os.read(descriptor, 1 << 16)
+        received = os.read(self._received, 1 << 16)
         if not received:
-            raise SpawnFailed("the process that starts the ranks has ended; check that torch can be imported")
+            raise SpawnFailed(_ENDED if self._is_loaded else f"{_ENDED}; check that torch can be imported")
         *lines, self._buffer = (self._buffer + received).split(b"\n")
         for answer in map(json.loads, lines):
             if "exited" in answer:
@@ -185,8 +254,19 @@ def signal_group(pid: int, number: int) -> None:
 
 def is_stopped(pid: int) -> bool:
     """Whether a process is held by SIGSTOP or a debugger, as far as the system shows it."""
+    return _stat_of(pid)[:1] in (["T"], ["t"])
+
+
+def exit_code_of_zombie(pid: int) -> int | None:
+    """How a process ended whose parent does not ask for it; None while it runs."""
+    stat = _stat_of(pid)
+    return os.waitstatus_to_exitcode(int(stat[_EXIT_STATUS])) if stat[:1] == ["Z"] else None
+
+
+def _stat_of(pid: int) -> list[str]:
+    """What the system shows of a process from its state on; nothing where it shows none."""
     try:
-        status = Path(f"/proc/{pid}/stat").read_text()
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] in ("T", "t")
+        return []
+    return status.rpartition(")")[2].split()

@@ -15,6 +15,7 @@ from scalescope.launch.culprit import RankFailure, find_culprit, find_hung_ranks
 from scalescope.launch.launcher import Outcome, Watcher, record_from
 from scalescope.launch.local.logs import cap_log
 from scalescope.launch.local.processes import RankProcess, is_stopped
+from scalescope.launch.memory_kills import MemoryKills
 from scalescope.results.ranks.heartbeat import Heartbeats, RankStage
 from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import RankRecord
@@ -62,6 +63,7 @@ class SupervisedLaunch:
     steps: int  # of the whole launch, until the ranks know better
     deadline: float | None = None  # on the monotonic clock: when the budget is spent
     memory_is_limited: bool = False  # of each process: a library may end one that gets no more
+    kills: MemoryKills = field(default_factory=MemoryKills)
 
 
 class RankWatch:
@@ -186,7 +188,7 @@ class RankWatch:
         state = _hang_text(len(hung), is_stopped=bool(stopped))
         return Outcome(
             status="hang",
-            reason=f"{_name(hung, len(self.ranks))} {state} {where}: no progress for {idle_s:.0f} s",
+            reason=f"{ranks_text(hung, len(self.ranks))} {state} {where}: no progress for {idle_s:.0f} s",
             rank=hung[0] if len(hung) == 1 else None,
             step=step,
             log=str(self.ranks[hung[0]].log),
@@ -213,7 +215,8 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _name(ranks: list[int], world_size: int) -> str:
+def ranks_text(ranks: list[int], world_size: int) -> str:
+    """`rank 1`, `ranks 1, 2` or `all ranks`."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return "all ranks" if len(ranks) == world_size else f"ranks {', '.join(map(str, ranks))}"

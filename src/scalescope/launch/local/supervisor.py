@@ -9,7 +9,7 @@ from typing import Any
 from scalescope.launch.launcher import Outcome, Watcher
 from scalescope.launch.local.logs import cap_log
 from scalescope.launch.local.processes import SpawnFailed, signal_group
-from scalescope.launch.local.rank_watch import RankWatch, SupervisedLaunch, signal_name
+from scalescope.launch.local.rank_watch import RankWatch, SupervisedLaunch, ranks_text, signal_name
 
 _POLL_S = 0.1
 _SETTLE_S = 0.3  # after a first failure: lets the others report their errors
@@ -31,6 +31,7 @@ class Supervisor:
         self._ranks = launch.ranks
         self._limits = launch.limits
         self._memory_is_limited = launch.memory_is_limited
+        self._kills = launch.kills
         self._wait = wait
         self._sample = sample
 
@@ -50,6 +51,10 @@ class Supervisor:
                 if self._watch.is_over_budget():
                     return Outcome(status="interrupted", reason="the budget is spent", stopped_by="budget")
                 self._wait(_POLL_S)
+        except SpawnFailed:  # the ranks end with the process that started them; what they finished is kept
+            if not all(rank.finished for rank in self._ranks):
+                raise
+            return Outcome(status="ok", records=self._watch.records())
         finally:
             self.end_all()
 
@@ -60,6 +65,7 @@ class Supervisor:
         step = self._watch.step(rank)
         where = "" if step is None else f" at step {step}"
         out_of_memory = bool(error.get("out_of_memory")) or self._ran_into_limit(rank, error)
+        out_of_memory = out_of_memory or (not error and self._kills.ended(self._ranks[rank].exit_code))
         bad_input = bool(error.get("bad_input"))
         return Outcome(
             status="oom" if out_of_memory else "failed",
@@ -91,15 +97,16 @@ class Supervisor:
         if code == 0:
             return f"exited{where or ' before its first step'} with code 0 and without a result"
         if code is not None and code < 0:
-            return f"was killed by {signal_name(-code)}{where}"
+            return f"was killed by {signal_name(-code)}{where}{self._kills.text(code)}"
         return f"exited with code {code}{where}"
 
     def _teardown_hang(self) -> Outcome:
         hung = [r for r, rank in enumerate(self._ranks) if rank.exit_code is None]
         if not all(rank.finished for rank in self._ranks):
             return self._hang()
-        names = ", ".join(map(str, hung))
-        note = f"rank {names} did not exit within {self._limits.teardown_timeout:g} s and was killed"
+        were = "was" if len(hung) == 1 else "were"
+        names = ranks_text(hung, len(self._ranks))
+        note = f"{names} did not exit within {self._limits.teardown_timeout:g} s and {were} killed"
         return Outcome(status="ok", records=self._watch.records(), notes=[note])
 
     def _hang(self) -> Outcome:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalescope.errors import CannotRun
+from scalescope.inspection import run_tool
+from scalescope.secret_variables import given_values
 
-_LIMIT_S = 60
+_LIMIT_S = 60  # longer than for other tools: a busy controller may accept a job and answer late
 _JOB = re.compile(r"([0-9]+)(;[A-Za-z0-9_.-]+)?")
-COMPLETED = "COMPLETED"
+COMPLETED, PENDING = "COMPLETED", "PENDING"
 _OVER = (  # an unknown state may be that of a job that still runs
     COMPLETED,
     "BOOT_FAIL",
@@ -43,7 +45,7 @@ class JobState:
         return self.word in _OVER
 
     def __str__(self) -> str:
-        has_reason = self.reason not in ("", "None") and self.word == "PENDING"
+        has_reason = self.reason not in ("", "None") and self.word == PENDING
         return self.word.lower().replace("_", " ") + (f" ({self.reason})" if has_reason else "")
 
 
@@ -75,23 +77,32 @@ def state_of(job: str) -> JobState:
     return JobState(word, reason) if word else GONE
 
 
+def steps_of(job: str) -> frozenset[str]:
+    """The steps of a job that srun started and that still run, as JOB.STEP."""
+    lines = _run("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i").split()
+    return frozenset(line for line in lines if line.rpartition(".")[2].isdecimal())
+
+
 def cancel(job: str) -> None:
-    """End a job; one that has ended already is left alone."""
+    """End a job or a step; one that has ended already is left alone."""
     _run("scancel", job)
 
 
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not _FOREIGN.fullmatch(name)}
+    inherited = {name: value for name, value in os.environ.items() if not _FOREIGN.fullmatch(name)}
+    return inherited | given_values()  # which no file of the job holds
 
 
 def _run(*command: str) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, env=_environment())
+        done = run_tool(command, limit_s=_LIMIT_S, env=_environment())
     except FileNotFoundError:
         raise CannotRun(
             f"{command[0]} was not found: --launcher slurm must run where jobs can be submitted; "
             "use --dry-run to show the script"
         ) from None
+    except OSError as error:
+        raise CannotRun(f"{command[0]} cannot be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise CannotRun(f"{command[0]} did not answer within {_LIMIT_S} s") from None
     if done.returncode:

@@ -76,6 +76,16 @@ rm -f "$code_file"
 exit "$status"
 """
 
+# A training command starts its own ranks, on other nodes by an srun of its own, so none may surround it.
+_SRUN = """\
+srun --export=ALL --nodes={nodes} --ntasks={tasks} --cpus-per-task={cpus_per_task} \\
+            --kill-on-bad-exit=1 """
+COMMAND_TEMPLATE = (
+    TEMPLATE.replace(_SRUN, "")
+    .replace("export OMP_NUM_THREADS={cpus_per_task}\n", "")
+    .replace("Every launch is a separate step with new processes", "Every launch starts the command anew")
+)
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,-]{0,255}")  # SLURM takes several partitions
 _PATH = re.compile(r"/[A-Za-z0-9._/+@=:,-]*")
@@ -83,6 +93,7 @@ _SLURM_TIME = re.compile(r"(?:[0-9]{1,4}-)?[0-9]{1,3}(?::[0-5]?[0-9]){1,2}")
 _DURATION = re.compile(r"([0-9]{1,6})(s|m|h)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _SHORTEST_TIME_S = 300  # the last minute of a job is for requeueing
+_IN_A_STEP = re.compile(r"(?m)^(?!\s*#).*\bsrun\b.*\{command\}")
 # Not `${nodes}`, which is the shell's.
 _PLACEHOLDER = re.compile(r"(?<!\$)\{([a-z_]+)\}")
 
@@ -101,6 +112,7 @@ class SlurmJob:
     command: tuple[str, ...]
     launches: int  # at most, where they are made in turn
     in_turn: bool = False  # each is decided by the results so far, until a step says that it was the last
+    of_command: bool = False  # a training command starts the ranks, not srun
     gpus_per_node: int | None = None
     partition: str | None = None
     account: str | None = None
@@ -112,9 +124,11 @@ class SlurmJob:
         return self.nodes * self.tasks_per_node
 
 
-def sbatch_script(job: SlurmJob, template: str = TEMPLATE) -> str:
+def sbatch_script(job: SlurmJob, template: str | None = None) -> str:
     """The script; a line of the template that only hands on a value that was not given is left out."""
-    _check_template(template, in_turn=job.in_turn)
+    if template is None:
+        template = COMMAND_TEMPLATE if job.of_command else TEMPLATE
+    _check_template(template, job)
     values = _values(job)
     filled = (_filled(line, number, values) for number, line in enumerate(template.splitlines(), start=1))
     lines = [line for line in filled if line is not None]
@@ -125,20 +139,25 @@ def sbatch_script(job: SlurmJob, template: str = TEMPLATE) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _check_template(template: str, *, in_turn: bool) -> None:
+def _check_template(template: str, job: SlurmJob) -> None:
     """Refuse a template whose job could not make every launch of the run."""
     needed = {
         "{command}": "so the job would run nothing",
         "{launches}": "so the job would not make every launch: for launch in {launches}; do ...; done",
         "--only-launch": 'so steps would not know their launch: {command} --only-launch="$launch"',
     }
-    if in_turn:
+    if job.in_turn:
         needed["{search_over}"] = (
             "so the job would not end with the search: (($? == {search_over})) && break after each step"
         )
     for words, why in needed.items():
         if words not in template:
             raise BadInput(f"--slurm-template: {words} is missing, {why}")
+    if job.of_command and _IN_A_STEP.search(template.replace("\\\n", " ")):
+        raise BadInput(
+            "--slurm-template: {command} is started by srun, but a training command starts its own ranks; "
+            "write {command} without srun"
+        )
 
 
 def _values(job: SlurmJob) -> dict[str, str | None]:

@@ -71,8 +71,7 @@ class LoadMeter:
         if not (self._proc / str(self._root) / "task" / str(self._root) / "children").exists():
             return None
         every = (
-            process_ticks(self._proc / str(pid) / "stat", with_ended_children=True)
-            for pid in process_tree(self._proc, self._root)
+            process_ticks(self._proc / str(pid) / "stat", with_ended_children=True) for pid in self.own_pids()
         )
         return sum(ticks for ticks in every if ticks is not None)
 

@@ -10,7 +10,6 @@ from scalescope.experiment.trial import ABLATIONS
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.commands.jobs import job_name, units_of
-from scalescope.report.machine import ranks_of_a_node
 from scalescope.report.numbers import counted, percent, told_interval
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.scaling.sections import table_section
@@ -46,7 +45,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
 
 def _section(analyzed: AnalyzedRun) -> Section:
     """The scaling table; of very many rows the first ones."""
-    whole = table_section(analyzed.rows, ranks_of_a_node(analyzed.run, analyzed.rows[-1].trial))
+    whole = table_section(analyzed.rows)
     assert whole.table is not None
     left = len(whole.table.rows) - _MOST_ROWS
     if left <= 0:

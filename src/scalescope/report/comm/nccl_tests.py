@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from scalescope.analysis.collectives import CollectiveRow
@@ -33,6 +34,25 @@ _HEADER = (
 )
 _STARTING = re.compile(r"Collective test starting: (\w+?)(?:_perf)?\s*$")
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\b")
+
+_LARGEST_BYTES = 64 << 20  # of an output, which has a line for each size
+
+
+def read_output(path: Path, origin: str) -> str:
+    """The text of a file that nccl-tests wrote, of which never more is read than it may be."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_BYTES + 1)
+    except OSError as error:
+        raise BadInput(f"{origin}: cannot be read: {error.strerror}") from None
+    if len(content) > _LARGEST_BYTES:
+        raise BadInput(
+            f"{origin}: too large for an output of nccl-tests (at most {_LARGEST_BYTES >> 20} MiB)"
+        )
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise BadInput(f"{origin}: not text") from None
 
 
 def table_text(rows: Iterable[CollectiveRow]) -> str:

@@ -21,6 +21,7 @@ from scalescope.report.render.painting import (
     fits_below,
     height_of,
 )
+from scalescope.results.files import write_atomically
 
 WIDTHS_IN = {"column": 3.5, "page": 7.2}
 _MOST_LEGEND = 18
@@ -42,7 +43,9 @@ def save(figure: Figure, folder: Path, width: str = "page", formats: Sequence[st
     with _drawn(figure, width) as drawn:
         for file_format, path in zip(formats, paths, strict=True):
             # No date inside: the same data makes the same file.
-            drawn.savefig(path, format=file_format, dpi=200, metadata=_UNDATED.get(file_format, {}))
+            drawing = io.BytesIO()
+            drawn.savefig(drawing, format=file_format, dpi=200, metadata=_UNDATED.get(file_format, {}))
+            write_atomically(path, drawing.getvalue())
     return paths
 
 

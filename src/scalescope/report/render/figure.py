@@ -26,6 +26,7 @@ class Series:
     colour: int | None = None  # a fixed number, where it must look the same in every figure
     begin: tuple[float, ...] = ()  # of a stack's segments: their left ends; else they follow each other
     row: int = 0  # of a timeline: which of the panel's names it belongs to
+    is_band: bool = False  # of lines: intervals are a band around the line, not bars at its points
     in_legend: bool = True  # False for a line drawn again without a name; it has no column in the table
 
     def interval(self, index: int) -> tuple[float, float] | None:

@@ -38,7 +38,10 @@ def _lines(axes: Any, panel: Panel, room_in: float) -> None:
         style = _style_of(drawn, number)
         errors = _errors(drawn)
         label = _clean(drawn.label) if drawn.in_legend else None
-        if errors is not None:
+        if errors is not None and drawn.is_band:
+            axes.fill_between(drawn.x, drawn.low, drawn.high, color=style["color"], alpha=0.15, linewidth=0)
+            (line,) = axes.plot(drawn.x, drawn.y, label=label, **style)
+        elif errors is not None:
             line = axes.errorbar(
                 drawn.x, drawn.y, yerr=errors, label=label, capsize=2.5, elinewidth=0.9, **style
             ).lines[0]

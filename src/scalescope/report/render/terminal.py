@@ -2,25 +2,31 @@
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal, TextIO
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from scalescope.report.render.clean_stream import CleanStream
 from scalescope.report.render.text import body_lines, code_lines, detail_lines
 from scalescope.report.section import Section, Table
-from scalescope.results.printable import in_encoding, printable
+from scalescope.results.printable import in_encoding, printable, printable_lines
 
 _PIPED_WIDTH = 200  # a file has no width of its own; wide enough for every table
 _UNLIMITED = 100_000
 
 
 class Page(Console):
-    """A console that ends as other tools do when the reader of its output goes away."""
+    """A console whose text holds no control characters but its own, and that a lost reader does not end."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -30,7 +36,8 @@ def console(stream: TextIO | None = None) -> Console:
     """A console on `stream` (standard output) that keeps to the terminal's width and to NO_COLOR."""
     stream = stream or sys.stdout
     width = None if stream.isatty() or os.environ.get("COLUMNS") else _PIPED_WIDTH
-    return Page(file=stream, width=width, highlight=False, soft_wrap=False)
+    target = stream.styled if isinstance(stream, CleanStream) else stream
+    return Page(file=target, width=width, highlight=False, soft_wrap=False)
 
 
 def show(sections: Iterable[Section], target: Console, *, verbose: bool = False) -> None:

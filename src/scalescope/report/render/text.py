@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scalescope.report.section import Section, ShownCommand, Table
+from scalescope.results.printable import printable
 
 _INDENT = "   "
 
@@ -62,7 +63,7 @@ def plain_text(sections: Iterable[Section]) -> str:
         shown = (*code_lines(section), *body_lines(section), *detail_lines(section))
         lines += [str(line) for line in shown]
         lines.append("")
-    return "\n".join(lines).strip() + "\n"
+    return "\n".join(map(printable, lines)).strip() + "\n"
 
 
 def _table_lines(table: Table) -> list[str]:

@@ -1,4 +1,4 @@
-"""The scaling table, its verdict and what Amdahl's and Gustafson's laws predict."""
+"""The scaling table, its verdict, and what is predicted for more ranks."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,6 @@ from scalescope.analysis.configurations import configurations
 from scalescope.analysis.scaling.rows import (
     Reach,
     ScalingRow,
-    next_world_sizes,
     scaling_rows,
     smallest_batch_reaching,
 )
@@ -17,7 +16,7 @@ from scalescope.report.caveats import context, warnings_of
 from scalescope.report.commands.jobs import job_name, units_of
 from scalescope.report.commands.script import NOT_COMPARED, script_sections
 from scalescope.report.findings import command_of, continuing, findings_section
-from scalescope.report.machine import more_ranks, ranks_of_a_node
+from scalescope.report.machine import more_ranks
 from scalescope.report.numbers import (
     MISSING,
     counted,
@@ -28,6 +27,7 @@ from scalescope.report.numbers import (
     percent_with_interval,
     significant,
 )
+from scalescope.report.prediction.sections import larger_section
 from scalescope.report.scaling.waterfall import waterfall_sections
 from scalescope.report.section import Section, ShownCommand, Table
 from scalescope.report.trials import side_by_side
@@ -45,8 +45,9 @@ def scaling_sections(run: Run | AnalyzedRun) -> tuple[Section, ...]:
         return _without_rows(analyzed)
     return (
         Section(lines=(verdict(rows),)),
-        table_section(rows, ranks_of_a_node(analyzed.run, rows[-1].trial)),
+        table_section(rows),
         *waterfall_sections(rows, analyzed.steps),
+        *larger_section(analyzed.predicted),
         *script_sections(analyzed.run),
         *findings_section(analyzed.diagnosis),
         *_noise_section(rows),
@@ -128,16 +129,13 @@ def _with_more_launches(run: Run) -> ShownCommand:
     )
 
 
-def table_section(rows: tuple[ScalingRow, ...], node_ranks: int | None = None) -> Section:
-    """One line for each world size and batch; a node has room for `node_ranks`."""
-    next_sizes = next_world_sizes(rows, node_ranks)
+def table_section(rows: tuple[ScalingRow, ...]) -> Section:
+    """One line for each world size and batch."""
     varied = varied_settings([row.trial for row in rows])
     wrapped = _wrapped_heading(rows)
-    law = _law_heading(max(rows, key=lambda row: row.ranks), next_sizes)
     units = units_of(row.configuration for row in rows)
-    cells = [_cells(row, next_sizes, varied, law, wrapped, units) for row in rows]
-    laws = (law,) if next_sizes else ()
-    expert = ("mode", *laws, _SERIAL, wrapped, _COMM_MS, _INTERVAL)  # also in the title, -v and results.json
+    cells = [_cells(row, varied, wrapped, units) for row in rows]
+    expert = ("mode", _SERIAL, wrapped, _COMM_MS, _INTERVAL)  # also in the title, -v and results.json
     return Section(
         title=_title(rows),
         table=Table(
@@ -179,9 +177,7 @@ def _changes(rows: tuple[ScalingRow, ...]) -> str:
     return f" · {', '.join(words)}" if words else ""
 
 
-def _cells(
-    row: ScalingRow, next_sizes: tuple[int, ...], varied: tuple[str, ...], law: str, wrapped: str, units: str
-) -> dict[str, str]:
+def _cells(row: ScalingRow, varied: tuple[str, ...], wrapped: str, units: str) -> dict[str, str]:
     configuration = row.configuration
     return {
         "ranks": f"{row.ranks} (stand-in)" if row.trial.stand_in else f"{row.ranks}",
@@ -196,7 +192,6 @@ def _cells(
         _COMM_SHARE: _communication_share(row),
         _COMM_MS: _communication_ms(row),
         _SERIAL: _serial(row.serial_fraction),
-        **({law: _allowed(row, next_sizes)} if next_sizes else {}),
         "mode": row.trial.mode,
         "verdict": _SHORT_VERDICTS.get(row.reading, row.reading),
     }
@@ -208,17 +203,6 @@ def _wrapped_heading(rows: tuple[ScalingRow, ...]) -> str:
         return ""
     strategies = {row.trial.strategy for row in rows if row.trial.is_wrapped}
     return "vs 1-rank DDP" if strategies <= {"ddp"} else "vs 1-rank wrapper"
-
-
-def _law_heading(row: ScalingRow, sizes: tuple[int, ...]) -> str:
-    """Amdahl's law is about fixed work, Gustafson's about work that grows with the ranks."""
-    law = "Amdahl" if row.trial.mode == "strong" else "Gustafson"
-    return f"{law} at {', '.join(map(str, sizes))} ranks"
-
-
-def _allowed(row: ScalingRow, sizes: tuple[int, ...]) -> str:
-    limits = [row.allowed_speedup(size) for size in sizes]
-    return ", ".join(MISSING if limit is None else f"{limit:.1f}×" for limit in dict.fromkeys(limits))
 
 
 def _serial(serial: float | None) -> str:

@@ -88,6 +88,8 @@ def _of_baseline_alone(tuning: Tuning) -> str:
         return "Only the current settings could be measured; every lever that was tried failed."
     if tuning.levers and all(lever.status == "unpromising" for lever in tuning.levers):
         return "No lever was tried: what they change takes too little of this job's step."
+    if not tuning.budget_ended:
+        return "Only the current settings could be measured."
     return "Only the current settings could be measured; a larger --budget allows to try levers."
 
 
@@ -138,7 +140,8 @@ def _remarks(tuning: Tuning) -> list[str]:
         _exclusion(combination) for combination in tuning.combinations if _is_missed(tuning, combination)
     ]
     if not tuning.finished and tuning.baseline_failure is None:
-        lines.append("The search is not over; --resume, with a larger --budget, continues it.")
+        more = ", with a larger --budget," if tuning.budget_ended else ""
+        lines.append(f"The search is not over; --resume{more} continues it.")
     return lines
 
 
@@ -359,6 +362,8 @@ def next_after_tuning(tuning: Tuning, path: Path) -> ShownCommand | None:
         return ShownCommand(label="train with the levers that help", argv=argv)
     if tuning.finished or tuning.one_launch_each or tuning.baseline_failure is not None:
         return None
+    if not tuning.budget_ended:
+        return ShownCommand(label="continue", argv=resume_argv(path))
     return ShownCommand(label="continue with more time", argv=resume_argv(path, _MORE_TIME_S))
 
 

@@ -88,6 +88,7 @@ class Tuning:
     at_most: float | None = None  # nothing that was tried is faster than that, as a share
     baseline_failure: str | None = None
     finished: bool = True
+    budget_ended: bool = True  # where it is not finished: for want of time, not because launches failed
     winner_trial: Trial | None = None  # the winner as one trial
     one_launch_each: bool = False  # by ranks that stay the same processes: there is no verdict
     loss_steps: int | None = None  # over which losses were to be compared; None: that was not asked for

@@ -29,6 +29,7 @@ class AttachJob:
     package_parent: str  # the folder that holds the scalescope package
     environment: list[dict[str, str]] = field(default_factory=list)  # by rank: set before the script reads it
     cpus: list[list[int]] = field(default_factory=list)  # by rank: cores to be pinned to
+    node: str = ""  # of several nodes, the one of the launcher; empty where all ranks are on one host
 
     def to_text(self) -> str:
         return json.dumps(dataclasses.asdict(self))

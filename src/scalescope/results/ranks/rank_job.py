@@ -9,6 +9,10 @@ from typing import Any
 ROOM_VARIABLE = "SCALESCOPE_ROOM_BYTES"
 # In the environment of a rank and of all that it starts: measuring calls are refused there.
 RANK_VARIABLE = "SCALESCOPE_RANK"
+# In the environment of the worker of an attached rank.
+STORE_FILE_VARIABLE = "SCALESCOPE_STORE_FILE"  # set where all ranks are on one host, which needs no port
+STORE_ADDRESS_VARIABLE = "SCALESCOPE_STORE_ADDRESS"  # that rank 0 listens at; all of its host's without it
+INIT_TIMEOUT_VARIABLE = "SCALESCOPE_INIT_TIMEOUT"  # seconds for ranks to find each other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +24,6 @@ class RankJob:
     rank: int
     local_rank: int
     world_size: int
-    parent: int
     store_file: str
     heartbeat_file: str
     rank_file: str

@@ -316,7 +316,8 @@ def _event(raw: dict[str, Any], starts: dict[int, float] | None = None) -> Trace
     start_s, end_s = float(raw["ts"]) * _US, (float(raw["ts"]) + float(raw["dur"])) * _US
     arguments = raw.get("args") or {}
     name = str(raw.get("name", ""))
-    started_s = (starts or {}).get(arguments.get("correlation", -1), start_s)
+    correlation = arguments.get("correlation", -1)
+    started_s = (starts or {}).get(correlation, start_s) if isinstance(correlation, int) else start_s
     size = _size_bytes(arguments) if is_communication(name) else _copied_bytes(arguments)
     return TraceEvent(name, start_s, end_s, started_s, size, raw.get("tid"))
 
@@ -331,9 +332,10 @@ def _size_bytes(arguments: dict[str, Any]) -> int | None:
     """Bytes of a transfer: from its tensor on gloo, from NCCL's own words on a GPU."""
     if "In msg nelems" in arguments:
         item = _item_bytes(str(arguments.get("dtype", "")))
-        return None if item is None else int(arguments["In msg nelems"]) * item
+        count = arguments["In msg nelems"]
+        return int(count) * item if item is not None and isinstance(count, int) else None
     sizes, kinds = arguments.get("Input Dims"), arguments.get("Input type")
-    if not sizes or not kinds or not isinstance(sizes, list):
+    if not sizes or not kinds or not isinstance(sizes, list) or not isinstance(kinds, list):
         return None
     tensor_bytes = [
         _item_count(shape) * (_item_bytes(str(kind)) or 0) for shape, kind in zip(sizes, kinds, strict=False)
@@ -347,7 +349,7 @@ def _item_count(shape: Any) -> int:
         return 0
     if shape and isinstance(shape[0], list):
         return sum(_item_count(inner) for inner in shape)
-    return math.prod(int(extent) for extent in shape)
+    return math.prod(extent for extent in shape if isinstance(extent, int))
 
 
 def _item_bytes(kind: str) -> int | None:

@@ -1,6 +1,7 @@
 """`comm`: how fast the network carries the collectives that training uses."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,9 +101,10 @@ class CommStudy(Study):
 def rate_from(text: str) -> float:
     """Bytes per second of a rate such as 10GB/s."""
     match = _RATE.fullmatch(text.strip())
-    if match is None:
+    rate = float(match[1]) * _SCALES[match[2].lower()] if match else 0.0
+    if not 0.0 < rate < math.inf:
         raise BadInput(f"--min-busbw: expected a rate such as 10GB/s, got {text!r}")
-    return float(match[1]) * _SCALES[match[2].lower()]
+    return rate
 
 
 def _inside_and_between_nodes(trials: tuple[Trial, ...], machine: Machine, nodes: int) -> tuple[Trial, ...]:

@@ -11,7 +11,7 @@ from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import settings_of
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
-from scalescope.report.comm.nccl_tests import ImportedRow, parse
+from scalescope.report.comm.nccl_tests import ImportedRow, parse, read_output
 from scalescope.results.files import to_text
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import load_run
@@ -26,10 +26,7 @@ def import_nccl(
     study: CommStudy, file: Path, output_dir: str | None, world_size: int | None, collective: str | None
 ) -> Report:
     """Read the file, store it as a run folder, and present it as the study would."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{file}: cannot be read: {error}") from None
+    text = read_output(file, str(file))
     results = list(_results(parse(text, str(file), collective), world_size, file))
     folder = RunFolder.open(Path(output_dir) if output_dir else new_run_path("comm"), resume=False)
     try:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from scalescope.errors import BadInput
-from scalescope.experiment.command_line import COMMAND, can_be_filled, placeholders
+from scalescope.experiment.command_line import COMMAND, can_be_filled, takes_world_size
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.observed import as_observed, without_observations
 from scalescope.experiment.trial import Trial
@@ -26,7 +26,7 @@ NO_MEMORY = "Memory is not measured: that requires a built-in workload, or yours
 
 def has_world_size(experiment: Experiment) -> bool:
     """Whether the number of ranks is a value that the command takes."""
-    return "world_size" in placeholders(str(experiment.asked(COMMAND)[0]), ())
+    return takes_world_size(str(experiment.asked(COMMAND)[0]))
 
 
 def keeps_running(experiment: Experiment) -> bool:
@@ -45,13 +45,20 @@ def check_keep_running(experiment: Experiment, verb: str) -> Experiment:
     return dataclasses.replace(experiment, measuring=dataclasses.replace(experiment.measuring, repeats=1))
 
 
+Explanations = Callable[[tuple[Trial, ...]], Iterable[Trial]]
+
+
+def _nothing(asked: tuple[Trial, ...]) -> tuple[Trial, ...]:
+    return ()
+
+
 def remaining_launches(
-    study: Study, run: "Run", explanations: Callable[[tuple[Trial, ...]], Iterable[Trial]]
+    study: Study, run: "Run", explanations: Explanations, once: Explanations = _nothing
 ) -> tuple[Launch, ...]:
     """All launches of a command, with those that explain it by what its first ones showed.
 
     Only a rank that ran shows what wraps the model and what feeds it. `explanations` adds the trials to those
-    that were asked for.
+    that were asked for; `once` are launched a single time.
     """
     from scalescope.results.run import observations_of
     from scalescope.studies.request import Request
@@ -66,13 +73,31 @@ def remaining_launches(
         return ()
     observed = observations_of((*run.results, *run.replaced))
     asked = tuple(as_observed(trial, observed) for trial in plan.trials if trial.is_command)
-    explained = map(without_observations, filter(_can_be_launched, explanations(asked)))
     others = (trial for trial in plan.trials if not trial.is_command)
-    trials = {trial.trial_id: trial for trial in (*explained, *others)}
-    complete = dataclasses.replace(plan, trials=tuple(trials.values()), once=(), continues=False)
+    complete = dataclasses.replace(
+        plan,
+        trials=_by_id((*_launchable(explanations(asked)), *others)),
+        once=_by_id(_launchable(once(asked))),
+        continues=False,
+    )
     return tuple(complete.launches())
 
 
-def _can_be_launched(trial: Trial) -> bool:
-    """Whether a command can do what a trial asks: no recording yet, and only batches that it takes."""
-    return trial.is_training and can_be_filled(trial)
+def _launchable(trials: Iterable[Trial]) -> Iterable[Trial]:
+    """Trials that a command can be launched for, as they were asked for: it may not take every batch."""
+    return map(without_observations, filter(can_be_filled, trials))
+
+
+def _by_id(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    return tuple({trial.trial_id: trial for trial in trials}.values())
+
+
+def launchable(launches: Iterable[Launch]) -> tuple[Launch, ...]:
+    """The launches without those of commands that do not take their batch."""
+    return tuple(
+        dataclasses.replace(launch, trial=without_observations(launch.trial))
+        if launch.trial.is_command
+        else launch
+        for launch in launches
+        if not launch.trial.is_command or can_be_filled(launch.trial)
+    )

@@ -1,6 +1,5 @@
 """The code that an earlier run measured: a workload's file as git has it at that run's commit."""
 
-import subprocess
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from scalescope.catalog.workloads.custom import file_of, in_file
 from scalescope.errors import CannotRun
 from scalescope.experiment.trial import Trial
+from scalescope.results.provenance import git_archive, git_output, has_commit
 from scalescope.results.run import Run
 
 _SHORT = 12
@@ -31,11 +31,11 @@ def changed_code(base: Run, new: Run, trial: Trial) -> Commit | None:
     git = base.environment.get("git") or {}
     if file is None or not git.get("commit") or git.get("changed") is not False:
         return None
-    root = _git(file.resolve().parent, "rev-parse", "--show-toplevel")
+    root = git_output(file.resolve().parent, "rev-parse", "--show-toplevel")
     if root is None:
         return None
     commit = Commit(name=str(git["commit"]), root=Path(root))
-    if new.environment.get("git") == git or _git(commit.root, "cat-file", "-e", commit.name) is None:
+    if new.environment.get("git") == git or not has_commit(commit.root, commit.name):
         return None
     return commit
 
@@ -56,7 +56,7 @@ def at_commit(trial: Trial, commit: Commit, directory: Path) -> Trial:
 def _restore(commit: Commit, code: Path) -> None:
     """Write the files of a commit, links left out; the checkout itself is not touched."""
     archive = code.with_suffix(".tar")
-    if _git(commit.root, "archive", "--format=tar", f"--output={archive}", commit.name) is None:
+    if not git_archive(commit.root, commit.name, archive):
         raise CannotRun(f"--interleave: git cannot restore commit {commit.short}")
     with tarfile.open(archive) as files:
         for member in files:
@@ -65,13 +65,3 @@ def _restore(commit: Commit, code: Path) -> None:
             if content is not None and target.is_relative_to(code.resolve()):
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content.read())
-
-
-def _git(directory: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", *arguments], cwd=directory, capture_output=True, text=True, timeout=60, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()

@@ -77,7 +77,7 @@ def size_bytes(path: Path) -> int:
 
 def remove(path: Path) -> None:
     """Remove a run folder; links inside it are removed and not followed."""
-    folder = RunFolder.open(path, resume=True)  # nobody may begin to write to it now
+    folder = RunFolder.hold(path)  # nobody may begin to write to it now
     try:
         shutil.rmtree(path)
     except OSError as error:

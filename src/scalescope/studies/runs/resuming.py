@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scalescope.cores import usable_cores
-from scalescope.errors import BadInput, CannotRun
+from scalescope.errors import BadInput, CannotRun, StorageError
 from scalescope.experiment.given import Entries, Given
 from scalescope.inspection import cpu_model
 from scalescope.results.run_folder import (
-    ENVIRONMENT,
     EXPERIMENT,
     JOB_REQUEST,
     TRIALS,
+    WRITTEN,
     is_run_folder,
-    read_json,
     refuse_in_use,
 )
 from scalescope.results.run_record import is_unfinished, read_run_record
+from scalescope.results.stored.environment import read_environment
+from scalescope.results.stored.folder_check import refused_entry
 from scalescope.studies.request import Request
 from scalescope.studies.slurm.slurm_request import submitted_flags
 from scalescope.studies.stored import find_study, recorded_host
@@ -50,6 +51,9 @@ def stored_request(path: Path, flags: Entries) -> StoredRequest:
     if not is_run_folder(path):
         raise BadInput(f"resume: {path}: holds no run")
     path = path.resolve()
+    refused = refused_entry(path, WRITTEN)
+    if refused is not None:
+        raise StorageError(f"resume: {refused}; this run cannot be continued")
     # A job is submitted again by what was asked of it; what its steps made of that depends on their nodes.
     files = [file for name in (JOB_REQUEST, EXPERIMENT) if (file := path / name).is_file()]
     record = read_run_record(path)
@@ -137,9 +141,8 @@ def _recorded_plan(study: Study, request: Request, path: Path) -> "Plan | None":
 
 def _refuse_other_machine(path: Path) -> None:
     """Refuse launches of another machine or torch, by what is known without asking torch."""
-    environment = read_json(path / ENVIRONMENT)
-    machine = environment.get("machine") if isinstance(environment, dict) else None
-    if not isinstance(machine, dict) or not (path / TRIALS).is_file():
+    machine = read_environment(path)[0].get("machine")
+    if machine is None or not (path / TRIALS).is_file():
         return
     differing = [
         f"{name} ({machine[name]}, now {value})"

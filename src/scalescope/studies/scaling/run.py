@@ -22,8 +22,7 @@ from scalescope.studies.scaling.network import exchanges
 from scalescope.studies.scaling.scale import (
     DEFAULT_SWEEP,
     plan_scaling,
-    recordings_of_one_rank,
-    with_explanations,
+    scaling_launches,
 )
 from scalescope.studies.study import Host, Interim, Report, Study
 
@@ -98,11 +97,9 @@ class RunStudy(Study):
         return None if text is None else Interim(text)
 
     def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
-        explains = self.waterfall and "scaling" in self.parts
-        explanations = with_explanations if explains else tuple
-        return remaining_launches(self, run, explanations) or (
-            recordings_of_one_rank(run) if explains else ()
-        )
+        if self.waterfall and "scaling" in self.parts:
+            return scaling_launches(self, run)
+        return remaining_launches(self, run, tuple)
 
     def is_expected_failure(self, result: Result) -> bool:
         """The collectives are a part that was asked for; pairs and NCCL's log only explain."""

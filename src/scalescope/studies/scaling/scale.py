@@ -29,6 +29,7 @@ from scalescope.studies.commands.planning import (
     check_keep_running,
     has_world_size,
     keeps_running,
+    launchable,
     remaining_launches,
 )
 from scalescope.studies.flags import read_flags
@@ -46,6 +47,10 @@ DEFAULT_SWEEP = {
     "batch_size": "{cpu[0]},{cpu[1]} on CPU, {cuda[0]},{cuda[1]} on GPU; of other workloads an "
     "eighth of the usual batch, and that batch".format(**_BATCHES),
 }
+_NO_NETWORK = (
+    "Collectives are not measured: in a job of several nodes only the command starts ranks. "
+    "scalescope comm --launcher slurm measures them."
+)
 _MOST_CPU_RANKS = 4  # beyond that, cores say more about the machine than about scaling
 
 
@@ -81,7 +86,7 @@ class ScaleStudy(Study):
     def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
         if not self.waterfall:
             return ()
-        return remaining_launches(self, run, with_explanations) or recordings_of_one_rank(run)
+        return scaling_launches(self, run)
 
     def is_expected_failure(self, result: Result) -> bool:
         return Study.is_expected_failure(self, result) or only_explains(result.trial)
@@ -116,7 +121,9 @@ def plan_scaling(request: "Request", experiment: Experiment, host: Host, *, wate
     if not waterfall:
         return plan
     if not is_command:
-        plan = dataclasses.replace(plan, once=step_recordings(_one_rank_jobs(plan) or expansion.trials))
+        plan = dataclasses.replace(plan, once=_recordings(plan.trials, expansion.trials))
+    if is_command and host.nodes > 1:
+        return dataclasses.replace(plan, notes=(*plan.notes, _NO_NETWORK))
     try:
         network = network_of(plan, with_nccl_log=host.repeatable)
     except ScalescopeError as error:  # gloo between GPUs, for instance: training goes on without
@@ -129,13 +136,15 @@ def _notes_on_command(experiment: Experiment) -> tuple[str, ...]:
     return () if not experiment.is_command or has_world_size(experiment) else (NEEDS_WORLD_SIZE,)
 
 
-def _one_rank_jobs(plan: Plan) -> tuple[Trial, ...]:
-    """One rank without a wrapper at every batch: what more ranks add comes on top of its step."""
-    return tuple(
+def _recordings(planned: Iterable[Trial], asked: Sequence[Trial]) -> tuple[Trial, ...]:
+    """One rank without a wrapper at every batch, recorded: what more ranks add comes on top of its step.
+    Without one rank, what was asked for."""
+    jobs = [
         trial
-        for trial in plan.trials
+        for trial in planned
         if trial.world_size == 1 and not trial.is_wrapped and not trial.is_ablation and trial.is_training
-    )
+    ]
+    return step_recordings(jobs or asked)
 
 
 def _answers(asked: Iterable[Trial]) -> tuple[Trial, ...]:
@@ -225,7 +234,17 @@ def _companions(trial: Trial, *, has_one_rank: bool, waterfall: bool) -> list[Tr
     return companions
 
 
-def recordings_of_one_rank(run: "Run") -> tuple[Launch, ...]:
+def scaling_launches(study: Study, run: "Run") -> tuple[Launch, ...]:
+    """What follows on the launches so far: of a command what explains it, and recordings of one rank."""
+
+    def recorded(asked: tuple[Trial, ...]) -> tuple[Trial, ...]:
+        return _recordings(with_explanations(asked), asked)
+
+    explained = remaining_launches(study, run, with_explanations, recorded)
+    return (*explained, *launchable(_recordings_of_one_rank(run)))
+
+
+def _recordings_of_one_rank(run: "Run") -> tuple[Launch, ...]:
     """Where ranks could not do without communication after all (a model may communicate itself), one recorded
     rank, to hold the recorded ranks against."""
     answered = {result.trial_id for result in run.of_status("ok")}

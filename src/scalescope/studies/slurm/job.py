@@ -28,7 +28,7 @@ from scalescope.studies.campaign import missing_launches
 from scalescope.studies.execution import write_files
 from scalescope.studies.plan import Launch
 from scalescope.studies.presenting import is_unstable
-from scalescope.studies.slurm.queue import cancel, follow
+from scalescope.studies.slurm.queue import QueueWait, cancel, follow
 from scalescope.studies.slurm.slurm_request import FOLDER, JOB, REQUEST, SCRIPT, SlurmRun, job_id_of
 from scalescope.studies.stored import recorded_host
 from scalescope.studies.study import Interim, Report
@@ -42,7 +42,8 @@ def run_on_slurm(run: SlurmRun, watcher: CampaignWatcher) -> Report:
     """Submit the job, or take up the one that is still there, and show what it measured."""
     number = _job_still_there(run) or _submit(run, watcher)
     try:
-        state = follow(number, run.path, watcher, lambda: _planned(run), lambda: _interim(run))
+        wait = QueueWait(number, run.path, run.queue_timeout_s)
+        state = follow(number, run.path, watcher, lambda: _planned(run), lambda: _interim(run), wait)
     except Interrupted as interruption:
         interruption.kept = _after(interruption, number, run, watcher)
         raise
@@ -102,6 +103,11 @@ def _after(interruption: Interrupted, number: str, run: SlurmRun, watcher: Campa
 
 def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
     folder = run.path / FOLDER
+    if run.stored_shell_text and not run.request.trust:
+        raise BadInput(
+            f"{folder / JOB} stores shell text ({', '.join(run.stored_shell_text)}) that the job would run: "
+            "--dry-run shows the script; add --trust to submit it, or give --setup and --slurm-template again"
+        )
     if not run.request.resume and ((run.path / TRIALS).exists() or job_id_of(run.path)):
         raise BadInput(f"{run.path} already holds a run; --resume continues it, another folder starts anew")
     try:
@@ -157,8 +163,8 @@ def _collect(run: SlurmRun, watcher: CampaignWatcher) -> Report:
 
 def _planned(run: SlurmRun) -> list[Launch] | None:
     """The launches that the job makes; None where that is not known."""
-    # The step of one task is not a group of ranks: it planned and launched as on any machine.
-    alone = run.job.tasks == 1
+    # What is not a group of ranks planned and launched as on any machine: a step of one task, a command.
+    alone = run.job.tasks == 1 or run.job.of_command
     flags: Entries = {"output_dir": (Given(str(run.path), "--output-dir"),)}
     request = dataclasses.replace(run.request, file=run.path / FOLDER / REQUEST, flags=flags, resume=True)
     try:
@@ -192,11 +198,18 @@ def _appear(path: Path, patience_s: float) -> bool:
 def _why_not_all(path: Path, number: str, state: slurm.JobState) -> str:
     """Why the job did not make all launches, as far as it recorded that."""
     if state.word != slurm.COMPLETED:
-        return f" Its error: {_error_of(path, number)}"
+        return f" Its error: {_error_of(path, number)}" if _has_error(path, number) else ""
     end = read_run_record(path).end
     if end is None or end.why != "budget" or end.budget_s is None:
         return ""
     return f" The budget of {end.budget_s:g} s ended it."
+
+
+def _has_error(path: Path, number: str) -> bool:
+    """Whether something besides launches stopped the job; what failed in a launch is shown with it."""
+    end, lines = read_run_record(path).end, _log_of(path, number) or ()
+    stopped = end is None or end.message is not None or not end.failed
+    return stopped or _last_error(lines) is not None
 
 
 def _error_of(path: Path, number: str) -> str:
@@ -207,13 +220,13 @@ def _error_of(path: Path, number: str) -> str:
         return f"{end.message} (log: {output})"
     if lines is None:
         return f"it left no {output}; is this folder visible to the nodes?"
-    return f"{_last_error(lines)} (log: {output})"
+    return f"{_last_error(lines) or (lines or ['no message'])[-1]} (log: {output})"
 
 
-def _last_error(lines: Sequence[str]) -> str:
+def _last_error(lines: Sequence[str]) -> str | None:
     """The error that a step printed before its ranks started; SLURM only adds that the step has ended."""
     errors = [line for line in lines if line.startswith(_ERROR_PREFIX)]
-    return (errors or [*lines] or ["no message"])[-1]
+    return errors[-1] if errors else None
 
 
 def _output_of(path: Path, number: str) -> Path:

@@ -29,6 +29,7 @@ def follow(
     watcher: CampaignWatcher,
     planned: Planned = lambda: None,
     interim: Callable[[], Interim | None] = lambda: None,
+    wait: "QueueWait | None" = None,
 ) -> slurm.JobState:
     """Report the progress of a job until it is over.
 
@@ -51,11 +52,35 @@ def follow(
                 )
         if state is not None and state.is_over:
             return state
+        if state is not None and wait is not None:
+            wait.check(state, watcher)
         if state is not None and str(state) != shown:
             shown = str(state)
             watcher.noted(f"Job {number} is {shown}.")
         time.sleep(wait_s)
         wait_s = min(_LONGEST_WAIT_S, wait_s * 1.3)
+
+
+class QueueWait:
+    """How long a job has been waiting in the queue, and how long it may; None is for ever."""
+
+    def __init__(self, number: str, path: Path, limit_s: float | None) -> None:
+        self._number = number
+        self._path = path
+        self._limit_s = limit_s
+        self._since = time.monotonic()
+
+    def check(self, state: slurm.JobState, watcher: CampaignWatcher) -> None:
+        """Cancel the job and end the command if it has waited for too long."""
+        if state.word != slurm.PENDING:
+            self._since = time.monotonic()  # a job that is requeued waits anew
+        if self._limit_s is None or time.monotonic() - self._since < self._limit_s:
+            return
+        left = "was cancelled" if cancel(self._number, watcher) else f"'scancel {self._number}' ends it"
+        raise CannotRun(
+            f"job {self._number} is {state} for longer than --queue-timeout {self._limit_s:g} s; {left}; "
+            f"--resume with --output-dir {self._path} submits it again"
+        )
 
 
 class _Line:

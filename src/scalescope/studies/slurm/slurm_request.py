@@ -13,7 +13,7 @@ from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.given import Entries, Given
 from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
 from scalescope.interpreter import python_module
-from scalescope.launch.slurm.script import TEMPLATE, SlurmJob, sbatch_script
+from scalescope.launch.slurm.script import SlurmJob, sbatch_script
 from scalescope.results.old_formats import request_of_comment
 from scalescope.results.run_folder import new_run_path, read_json
 from scalescope.studies.execution import check_same_request
@@ -37,8 +37,10 @@ class SlurmRun:
     job: SlurmJob
     script: str
     yaml: str
+    queue_timeout_s: float | None = None  # how long it may wait in the queue
     asked: dict[str, Any]  # what --resume needs to submit it again
     notes: tuple[str, ...] = ()  # what a person should know before it is submitted
+    stored_shell_text: tuple[str, ...] = ()  # of the folder, that the job would run
 
 
 def is_job_folder(path: Path) -> bool:
@@ -64,6 +66,7 @@ def prepare(study: Study, request: Request, flags: Entries, setup: tuple[str, ..
     """Check everything that can be checked here; `flags` are those of the job."""
     path = (_resumed_path(request) if request.resume else _new_path(request)).absolute()
     before = _record_of(path) if request.resume else {}
+    shell_text = _stored_shell_text(before, flags, setup)
     template = before.get("template") if "slurm_template" not in flags else None
     flags = {**_entries(before.get("flags")), **flags}
     setup = setup or _texts(before.get("setup"))
@@ -91,14 +94,16 @@ def prepare(study: Study, request: Request, flags: Entries, setup: tuple[str, ..
         command=_command(study, request, path, experiment),
         launches=_MOST_TURNS if study.takes_turns else experiment.measuring.repeats,
         in_turn=study.takes_turns,
+        of_command=experiment.is_command,
     )
     return SlurmRun(
         study=study,
         request=request,
         path=path,
         job=job,
-        script=sbatch_script(job, TEMPLATE if template is None else template),
+        script=sbatch_script(job, template),
         yaml=to_yaml(experiment, study.flags()),
+        queue_timeout_s=asked.queue_timeout,
         asked={
             "verb": request.verb,
             "verb_flags": list(study.flags()),
@@ -108,7 +113,18 @@ def prepare(study: Study, request: Request, flags: Entries, setup: tuple[str, ..
             "template": template,
         },
         notes=_notes(study, experiment, job),
+        stored_shell_text=shell_text,
     )
+
+
+def _stored_shell_text(before: dict[str, Any], flags: Entries, setup: tuple[str, ...]) -> tuple[str, ...]:
+    """What a shell would read of a stored job, and was not given anew."""
+    stored = before.get("flags")
+    file = stored.get("slurm_template") if isinstance(stored, dict) else None
+    template = before.get("template") or (file is not None and str(file) != "none")
+    names = {"setup": bool(_texts(before.get("setup"))) and not setup}
+    names["template"] = bool(template) and "slurm_template" not in flags
+    return tuple(name for name, is_stored in names.items() if is_stored)
 
 
 def _notes(study: Study, experiment: Experiment, job: SlurmJob) -> tuple[str, ...]:
@@ -208,7 +224,7 @@ def _check_ranks(experiment: Experiment, tasks: int) -> None:
     most = max(experiment.asked("world_size", 1))
     if most > tasks > 1:  # a step of one task starts ranks of its own, as on any machine
         raise BadInput(f"--world-size: {most} ranks do not fit a job of {tasks}; ask for more nodes")
-    if any(experiment.asked("env")):
+    if any(experiment.asked("env")) and not experiment.is_command:
         raise BadInput("--env cannot change the ranks of a job; put 'export NAME=VALUE' into --setup")
     if any(experiment.asked("link")) or any(experiment.asked("split_gpu")):
         raise BadInput("--link and --split-gpu cannot be used with --launcher slurm; use --launcher local")

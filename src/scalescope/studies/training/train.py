@@ -71,7 +71,7 @@ class TrainStudy(Study):
         def explained(asked: tuple[Trial, ...]) -> tuple[Trial, ...]:
             return (*asked, *step_ablations(asked))
 
-        return remaining_launches(self, run, explained) if self.breakdown else ()
+        return remaining_launches(self, run, explained, step_recordings) if self.breakdown else ()
 
     def is_expected_failure(self, result: Result) -> bool:
         return Study.is_expected_failure(self, result) or only_explains(result.trial)

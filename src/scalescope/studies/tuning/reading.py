@@ -67,6 +67,7 @@ def read_tuning(search: "Search", run: Run) -> Tuning:
         at_most=conclusion.at_most,
         baseline_failure=reader.baseline_failure(),
         finished=not search.next_launches(run, None),
+        budget_ended=run.record.end is None or run.record.end.why == "budget",
         loss_steps=None if search.losses is None else search.losses.steps,
         loss_check=check,
     )

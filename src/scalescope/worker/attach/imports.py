@@ -1,8 +1,10 @@
 """Acts when a module has been imported: torch can only be changed once it is complete."""
 
+import contextlib
 import importlib.machinery
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 
 
@@ -40,6 +42,37 @@ def after_import(name: str, action: Callable[[], None]) -> None:
     if _WATCH not in sys.meta_path:
         sys.meta_path.insert(0, _WATCH)
     _WATCH.actions.setdefault(name, []).append(action)
+
+
+@contextlib.contextmanager
+def apart_from_script() -> Iterator[None]:
+    """Import ours as if the folders of a script were not searched first, and leave its imports to the script.
+
+    A `statistics.py` beside a script is what the script imports by that name, and not what we import.
+    """
+    path, known = [*sys.path], {*sys.modules}
+    library = os.path.dirname(os.__file__)  # noqa: PTH120
+    of_script = path[: path.index(library)] if library in path else []
+    sys.path[:] = [*path[len(of_script) :], *of_script]
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        for name in {*sys.modules} - known:
+            if "." not in name and _is_found(name, of_script):
+                _forget(name)
+
+
+def _forget(package: str) -> None:
+    """Let the next import load a module anew, with what is inside it; who has it already keeps it."""
+    for name in [*sys.modules]:
+        if name == package or name.startswith(f"{package}."):
+            del sys.modules[name]
+
+
+def _is_found(name: str, folders: Sequence[str]) -> bool:
+    spec = importlib.machinery.PathFinder.find_spec(name, folders)
+    return spec is not None and spec.origin is not None  # a mere folder is not a module
 
 
 def forget_imports() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 _DEEPEST = 3  # levels below the outermost module that are watched for who is called first
+_WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule")
 _FIRST_NAMES = ("input_ids", "inputs", "x", "pixel_values")
 
 
@@ -24,10 +25,7 @@ class ModelInputs:
         self._hooks: list[Any] = []
         self._depth = 0
         self._began = 0.0
-        self._calls: Counter[int] = Counter()
-        self._samples: Counter[int] = Counter()
-        self._tokens: Counter[int] = Counter()
-        self._lengths: dict[int, set[int]] = {}  # of integer inputs of two dimensions
+        self._shapes: dict[int, Counter[tuple[torch.Size | None, bool]]] = {}
         self._roots: dict[int, nn.Module] = {}
         self._watched: set[int] = set()
         self.forward_s = 0.0
@@ -41,9 +39,15 @@ class ModelInputs:
 
     def settle(self) -> None:
         """Keep to the modules that were called by the script itself."""
-        called = [self._roots[identity] for identity in self._calls]
         self.remove()
-        for module in called:
+        for module in self._roots.values():
+            self.attach(module)
+
+    def attach(self, module: nn.Module) -> None:
+        """Count the calls of a module that the script is known to call."""
+        if is_called_directly(module):
+            self._hooks.append(_CountedCall(module, self))
+        else:
             self._hook(module)
 
     def remove(self) -> None:
@@ -54,8 +58,8 @@ class ModelInputs:
 
     def reset(self) -> None:
         """Count from zero."""
-        for counts in (self._calls, self._samples, self._tokens):
-            counts.clear()
+        for shapes in self._shapes.values():
+            shapes.clear()
         self.forward_s = 0.0
 
     @property
@@ -65,20 +69,31 @@ class ModelInputs:
 
     @property
     def calls(self) -> int:
-        return max(self._calls.values(), default=0)
+        return max((shapes.total() for shapes in self._shapes.values()), default=0)
 
     def counted(self) -> tuple[int, str, str] | None:
         """Samples since the last reset, what they are, and whose input they were; None where there was none.
 
         Of several modules the one with the least counts: a discriminator sees real and generated samples.
         """
-        if not self._samples:
+        samples = {
+            identity: sum(shape[0] * count for (shape, _), count in shapes.items() if shape)
+            for identity, shapes in self._shapes.items()
+            if any(shape for shape, _ in shapes)
+        }
+        if not samples:
             return None
-        identity = min(self._samples, key=lambda root: self._samples[root])
+        identity = min(samples, key=lambda root: samples[root])
         name = type(_unwrapped(self._roots[identity])).__name__.removeprefix("FSDP")
-        if self._tokens[identity] and len(self._lengths.get(identity, ())) == 1:
-            return self._tokens[identity], "tokens", name
-        return self._samples[identity], "samples", name
+        texts = [(shape, n) for (shape, is_text), n in self._shapes[identity].items() if shape and is_text]
+        if len({shape[1] for shape, _ in texts}) == 1:
+            return sum(shape.numel() * count for shape, count in texts), "tokens", name
+        return samples[identity], "samples", name
+
+    def shapes_of(self, module: nn.Module) -> Counter[tuple[torch.Size | None, bool]]:
+        """How often this module got which shapes, and whether these were integers in two dimensions."""
+        self._roots[id(module)] = module
+        return self._shapes.setdefault(id(module), Counter())
 
     def _hook(self, module: nn.Module) -> None:
         if getattr(module, "_compiled_call_impl", None) is not None:
@@ -94,18 +109,8 @@ class ModelInputs:
         if self._depth > 1:
             return
         self._began = time.perf_counter()
-        if not torch.is_grad_enabled():
-            return
-        identity = id(module)
-        self._roots[identity] = module
-        self._calls[identity] += 1
-        tensor = _first_tensor(args, kwargs)
-        if tensor is None:
-            return
-        self._samples[identity] += tensor.shape[0]
-        if tensor.ndim == 2 and not tensor.is_floating_point():
-            self._tokens[identity] += tensor.numel()
-            self._lengths.setdefault(identity, set()).add(tensor.shape[1])
+        if torch.is_grad_enabled():
+            self.shapes_of(module)[_shape(_first_tensor(args, kwargs))] += 1
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
         self._depth = max(0, self._depth - 1)
@@ -114,22 +119,50 @@ class ModelInputs:
 
 
 class _CountedCall:
-    """Stands before a module that was compiled in place: its own hooks would be compiled with it."""
+    """Stands before a module, where `Module.compile` puts its compiled form.
+
+    Hooks of a module cost ten times as much, would be compiled with it, and would be copied with it.
+    """
 
     def __init__(self, module: Any, inputs: ModelInputs) -> None:
-        self._module, self._compiled = module, module._compiled_call_impl
+        self._module = module
+        self._compiled = module._compiled_call_impl
+        inner = self._compiled or module._call_impl
+        now, is_training = time.perf_counter, torch.is_grad_enabled
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            inputs._before(module, args, kwargs)
+            if inputs._depth:
+                return inner(*args, **kwargs)
+            inputs._depth = 1
+            began = now()
+            if is_training():
+                tensor = args[0] if args and type(args[0]) is Tensor else _first_tensor(args, kwargs)
+                inputs.shapes_of(module)[_shape(tensor)] += 1
             try:
-                return self._compiled(*args, **kwargs)
+                return inner(*args, **kwargs)
             finally:
-                inputs._after(module, args, None)
+                inputs._depth = 0
+                inputs.forward_s += now() - began
 
-        module._compiled_call_impl = call
+        vars(module)["_compiled_call_impl"] = call
 
     def remove(self) -> None:
-        self._module._compiled_call_impl = self._compiled
+        if self._compiled is None:
+            vars(self._module).pop("_compiled_call_impl", None)
+        else:
+            vars(self._module)["_compiled_call_impl"] = self._compiled
+
+
+def is_called_directly(module: nn.Module) -> bool:
+    """Whether calling a module is what torch does then, so that something can stand before it."""
+    return type(module).__call__ is nn.Module.__call__ or _is_wrapper(module)
+
+
+def _shape(tensor: Tensor | None) -> tuple[torch.Size | None, bool]:
+    if tensor is None:
+        return None, False
+    shape = tensor.shape
+    return shape, len(shape) == 2 and not tensor.is_floating_point()
 
 
 def _first_tensor(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
@@ -181,17 +214,16 @@ def _holds(module: nn.Module, parameters: set[int]) -> bool:
 
 def _is_opaque(module: nn.Module) -> bool:
     """Whether what is inside is called by a wrapper or compiled code, where a hook would disturb."""
-    compiled = getattr(module, "_compiled_call_impl", None) is not None
-    return compiled or type(module).__name__ in (
-        "DistributedDataParallel",
-        "FullyShardedDataParallel",
-        "OptimizedModule",
-    )
+    return getattr(module, "_compiled_call_impl", None) is not None or _is_wrapper(module)
+
+
+def _is_wrapper(module: nn.Module) -> bool:
+    return type(module).__name__ in _WRAPPERS
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:
     """The user's own module inside wrappers."""
-    while _is_opaque(module):
+    while _is_wrapper(module):
         inner = getattr(module, "module", getattr(module, "_orig_mod", None))
         if not isinstance(inner, nn.Module):
             break

@@ -3,7 +3,7 @@
 import inspect
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import DataLoader, get_worker_info
@@ -12,6 +12,7 @@ from torch.utils.data import dataloader as _module
 from scalescope.errors import BadInput
 
 _PRELOADED = 8  # batches of a loader that are kept and handed out again and again
+_Key = Hashable | None
 ARGUMENTS = ("num_workers", "pin_memory", "prefetch_factor")
 
 
@@ -22,9 +23,14 @@ class ScriptLoaders:
         self._changes = {name: value for name, value in changes.items() if value is not None}
         self._preloads = preloads
         self._undo: list[Callable[[], None]] = []
-        self.wait_s = 0.0
+        self._samples: dict[int, int] = {}  # by data set
+        self._known: set[int] | None = None  # data sets that the model is trained with; None: all
+        self._sources: dict[int, tuple[Any, _Key]] = {}  # data sets, and where a batch has its samples
+        self._waits_s: list[float] = []  # of a single data set
+        self._lengths: list[int] = []
+        self._wait_s = 0.0
+        self._original_next: Callable[[Any], Any] | None = None  # of iterators that are timed
         self.batches = 0
-        self.samples = 0
         self.workers = 0
         self.changed = 0
 
@@ -40,21 +46,69 @@ class ScriptLoaders:
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
+        self._sources.clear()
+
+    @property
+    def samples(self) -> int:
+        """Samples since the last reset."""
+        return sum(self._samples.values()) + sum(self._lengths)
+
+    @property
+    def wait_s(self) -> float:
+        """How long the script waited for batches since the last reset."""
+        return self._wait_s + sum(self._waits_s)
 
     def reset(self) -> None:
         """Count from zero."""
-        self.wait_s, self.samples = 0.0, 0
+        self._wait_s = 0.0
+        for counts in (self._samples, self._waits_s, self._lengths):
+            counts.clear()
+
+    def settle(self) -> None:
+        """Count from zero, and only data sets that were read since the last reset; others validate."""
+        self._known = set(self._samples)
+        self.reset()
+        if len(self._known) == 1:
+            dataset, key = self._sources[next(iter(self._known))]
+            if key is not False:
+                self._settle_on(dataset, key)
 
     def check(self) -> None:
         """Refuse changes that no loader took."""
         if self._changes and not self.changed:
             raise BadInput(f"{', '.join(self._changes)}: the script makes no DataLoader")
 
-    def note(self, batch: Any, waited_s: float) -> None:
+    def note(self, batch: Any, waited_s: float, dataset: Any) -> None:
         """Count a batch that the script got."""
-        self.wait_s += waited_s
         self.batches += 1
-        self.samples += _length(batch)
+        self._wait_s += waited_s
+        number = id(dataset)
+        if self._known is None:
+            self._sources[number] = dataset, _key_of(batch) if _length(batch) else False
+        if self._known is None or number in self._known:
+            self._samples[number] = self._samples.get(number, 0) + _length(batch)
+
+    def _settle_on(self, dataset: Any, key: _Key) -> None:
+        """The shortest way to time and count batches of a single data set."""
+        iterator_class = _module._BaseDataLoaderIter
+        timed, original = iterator_class.__next__, self._original_next
+        if original is None:
+            return
+        now, wait, count = time.perf_counter, self._waits_s.append, self._lengths.append
+
+        def quickly_timed(iterator: Any) -> Any:
+            if iterator._dataset is not dataset:
+                return timed(iterator)
+            began = now()
+            batch = original(iterator)
+            wait(now() - began)
+            try:
+                count((batch if key is None else batch[key]).shape[0])
+            except (TypeError, LookupError, AttributeError):  # a batch of another kind
+                count(_length(batch))
+            return batch
+
+        self._undo.append(_replaced(iterator_class, "__next__", quickly_timed))
 
     def _timed_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         now = time.perf_counter
@@ -62,11 +116,17 @@ class ScriptLoaders:
         def timed(iterator: Any) -> Any:
             began = now()
             batch = original(iterator)
+            self.note(batch, now() - began, iterator._dataset)
             self.workers = iterator._num_workers
-            if not self._preloads:
-                self.note(batch, now() - began)
             return batch
 
+        def untimed(iterator: Any) -> Any:
+            self.workers = iterator._num_workers
+            return original(iterator)
+
+        if self._preloads:
+            return untimed
+        self._original_next = original
         return timed
 
     def _changed_init(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -96,16 +156,16 @@ class ScriptLoaders:
                 count: int | None = len(loader)
             except TypeError:
                 count = None
-            return self._cycle(kept, count)
+            return self._cycle(kept, count, loader.dataset)
 
         return cycling
 
-    def _cycle(self, kept: list[Any], count: int | None) -> Iterator[Any]:
+    def _cycle(self, kept: list[Any], count: int | None, dataset: Any) -> Iterator[Any]:
         """As many batches as the loader has; one without a length goes on for ever."""
         numbers = itertools.count() if count is None else range(count if kept else 0)
         for number in numbers:
             batch = _copied(kept[number % len(kept)])
-            self.note(batch, 0.0)
+            self.note(batch, 0.0, dataset)
             yield batch
 
 
@@ -125,13 +185,24 @@ def _copied(batch: Any) -> Any:
     return batch.copy() if isinstance(batch, Mapping) and hasattr(batch, "copy") else batch
 
 
+def _key_of(batch: Any) -> _Key:
+    """Where in a batch its samples are counted: its first tensor; False where that lies deeper inside."""
+    if hasattr(batch, "shape"):
+        return None
+    pairs = batch.items() if isinstance(batch, Mapping) else enumerate(batch)
+    for key, value in pairs:
+        if _length(value):
+            return key if hasattr(value, "shape") else False
+    return False
+
+
 def _length(batch: Any) -> int:
     """Samples of a batch: the first dimension of the first tensor in it."""
     shape = getattr(batch, "shape", None)
     if shape is not None:
         return int(shape[0]) if len(shape) else 0
-    if isinstance(batch, Mapping):
-        return next(filter(None, map(_length, batch.values())), 0)
     if isinstance(batch, list | tuple):
         return next(filter(None, map(_length, batch)), 0)
+    if isinstance(batch, Mapping):
+        return next(filter(None, map(_length, batch.values())), 0)
     return 0

@@ -1,17 +1,17 @@
-"""The life of a measured script: look at it, warm up, agree on a window, time its steps, write the record."""
+"""The life of a measured script: look at it, warm up, agree on a window, time or record its steps, write the
+record."""
 
 import json
 import math
 import os
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from scalescope.catalog.benchmarks.train import Train, warmup_of
+from scalescope.catalog.benchmarks.train import Train
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.files import write_atomically
@@ -19,43 +19,72 @@ from scalescope.results.ranks.attach_job import AttachJob
 from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.results.result import WINDOW
 from scalescope.worker.attach.rank_group import ScriptRanks
+from scalescope.worker.attach.recording.phases import StepPhases
+from scalescope.worker.attach.recording.recorded_steps import (
+    Recorded,
+    ScriptRecording,
+    is_recorded,
+    warmup_steps,
+)
 from scalescope.worker.machine.gpu_state import sm_clock_hz
 from scalescope.worker.machine.timing import Clock, clock_for
 from scalescope.worker.process.device import describe_placement, device_name, placement_counters
+from scalescope.worker.process.node import node_name
 from scalescope.worker.process.position import Position
 from scalescope.worker.process.rank import describe_error
+from scalescope.worker.trace.profiled_steps import profiled_count
+from scalescope.worker.trace.recorder import LONGEST_PAUSE_S
 from scalescope.worker.training.activity.allocator import AllocatorWatch
 from scalescope.worker.training.activity.compilation import CompilationWatch
 from scalescope.worker.training.activity.garbage import GarbageWatch
+from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.warmup import LEAST_GPU_S, typical_step_s
 
+Tick = Callable[[], None]
+Counters = Callable[[int], dict[str, Any]]  # what a number of steps consisted of, and tables under "tables"
 MOST_STEPS = 10_000  # per window
 _MOST_EXTRA_STEPS = 10_000
 _LOOKING_STEPS = 2  # until the modules that the script calls are known
+_PUBLISH_S = 0.05  # of steps between two signs of life in the window
 _ALIVE_S = 1.0  # between two looks at whether the launcher is there
 
 
+class MeasuredScript(Protocol):
+    """What a measurement asks of the script's side."""
+
+    def look(self, step: int) -> None:
+        """A first step has ended: modules become known, levers that need them are applied."""
+
+    def end_warmup_step(self) -> None:
+        """A step of the warm-up has ended."""
+
+    def begin_profile(self, device: torch.device) -> None:
+        """What follows of the warm-up is profiled."""
+
+    def begin_window(self, tick: Tick) -> Counters:
+        """The window begins, each of whose steps ends with `tick`; returns what gives its counters then."""
+        ...
+
+    def begin_recording(self, device: torch.device) -> tuple[StepPhases, Counters]:
+        """Steps are recorded from now on; returns the names of their parts, and what gives their counters."""
+        ...
+
+    def finished(self) -> None:
+        """The record is written."""
+
+    def fail(self, error: Exception) -> None:
+        """Something of ours went wrong."""
+
+
 class ScriptMeasuring:
-    """One rank's measurement; `tick` is called at the end of every step of the script.
+    """One rank's measurement; `tick` is called at the end of every step of the script."""
 
-    `observe` is called when the window begins and returns what to call for the counters when it ends;
-    `look` when the script's modules can be known; `done` when the record is written.
-    """
-
-    def __init__(
-        self,
-        job: AttachJob,
-        device: torch.device,
-        *,
-        look: Callable[[int], None],
-        observe: Callable[[], Callable[[int], dict[str, Any]]],
-        done: Callable[[], None],
-    ) -> None:
+    def __init__(self, job: AttachJob, device: torch.device, script: MeasuredScript) -> None:
         self._job = job
         self._trial = Trial(settings=job.settings)
         self._options = self._trial.options(Train)
         self._device = device
-        self._look, self._observe, self._done = look, observe, done
+        self._script = script
         self.ranks = ScriptRanks.current()
         self._check_ranks()
         in_range = self.ranks.rank < job.world_size == self.ranks.world_size
@@ -65,7 +94,7 @@ class ScriptMeasuring:
         self._record: dict[str, Any] = {
             "rank": self.ranks.rank,
             "world_size": self.ranks.world_size,
-            "host": socket.gethostname(),
+            "host": node_name(),
             "pid": os.getpid(),
             "state": "running",
             "device": str(device),
@@ -79,8 +108,10 @@ class ScriptMeasuring:
         self._ticks = 0
         self._clock: Clock | None = None
         self._planned = 0
+        self._profiled = 0  # of the warm-up, the last
         self._warmup_times_s: list[float] = []
         self._checked_parent = time.monotonic()
+        self._has_window = False
         self.is_over = False
         self.tick = self._looking
         self._check_world_size()
@@ -111,10 +142,10 @@ class ScriptMeasuring:
         """The first steps: modules become known, levers that need them are applied."""
         self._ticks += 1
         self.position.begin_step()
-        self._look(self._ticks)
+        self._script.look(self._ticks)
         if self._ticks == _LOOKING_STEPS:
             self._ticks = 0
-            self._least = warmup_of(self._trial.settings)
+            self._least = warmup_steps(self._trial, self._device)
             self._clock = clock_for(self._device, self._least)
             self._clock.start()
             self.tick = self._warming
@@ -131,20 +162,28 @@ class ScriptMeasuring:
         self.position.completed = self._clock.tick()
         self.position.begin_step()
         self._check_parent()
+        self._script.end_warmup_step()
         if self._ticks < self._least:
             return
         self._clock.finish()
         self._warmup_times_s += self._clock.step_times_s()
         step_s = max(typical_step_s(self._warmup_times_s), 1e-9)
+        if is_recorded(self._trial):
+            self._begin_recording(step_s)
+            return
         extra, steps = json.loads(self.ranks.agree("window", json.dumps(self._window(step_s))))
         self._planned = steps
+        self._profiled = profiled_count(self._trial, step_s, steps)
+        extra = max(extra, self._profiled)
         self.position.plan(self.position.begun + extra + steps)
         self.position.enter(RankStage.STEADY, slowest_warmup_s=max(self._warmup_times_s))
         if extra:
             self._ticks, self._least = 0, extra
+            self._completed_before = self.position.completed
             self._clock = clock_for(self._device, extra)
             self._clock.start()
             self.tick = self._extending
+            self._profile_last()
         else:
             self._begin_window()
 
@@ -161,11 +200,19 @@ class ScriptMeasuring:
     def _extending(self) -> None:
         assert self._clock is not None
         self._ticks += 1
-        self._clock.tick()
+        self.position.completed = self._completed_before + self._clock.tick()
+        self.position.begin_step()
+        self._script.end_warmup_step()
+        self._profile_last()
         if self._ticks == self._least:
             self._clock.finish()
             self._warmup_times_s += self._clock.step_times_s()
             self._begin_window()
+
+    def _profile_last(self) -> None:
+        """Profile the last steps of the warm-up; hooks stay out of the window."""
+        if 0 < self._profiled == self._least - self._ticks:
+            self._script.begin_profile(self._device)
 
     def _begin_window(self) -> None:
         """All ranks begin together; nothing is exchanged after that."""
@@ -178,24 +225,45 @@ class ScriptMeasuring:
         self.ranks.meet("ready")
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
-        self._finish_counters = self._observe()
         for watch in self._watches:
             watch.begin()
-        self._before = self.position.completed
         self._clock = clock_for(self._device, self._planned)
+        self._ticks = 0
+        self._has_window = True
+        self.tick = self._window_tick(self._clock)
+        self._finish_counters = self._script.begin_window(self.tick)
         self._began = time.monotonic()
         self._clock.start()
-        self._ticks = 0
-        self.tick = self._measuring
 
-    def _measuring(self) -> None:
-        assert self._clock is not None
-        self.position.completed = self._before + self._clock.tick()
-        self._ticks += 1
-        if self._ticks == self._planned:
+    def _window_tick(self, clock: Clock) -> Tick:
+        """The shortest way through a step of the window; signs of life are published now and then."""
+        record, now = clock.record, time.perf_counter_ns
+        every = max(1, int(_PUBLISH_S / max(typical_step_s(self._warmup_times_s), 1e-9)))
+        before, ticks, pause = self.position.completed, 0, min(every, self._planned)
+
+        def tick() -> None:
+            nonlocal ticks
+            record(now())
+            ticks += 1
+            if ticks == pause:
+                publish()
+
+        def publish() -> None:
+            nonlocal pause
+            self.position.completed = before + clock.finished()
+            self.position.begin_step(ticks - self._ticks)
+            self._ticks = ticks
+            if ticks == self._planned:
+                self._finish_window()
+            pause = min(ticks + every, self._planned)
+
+        return tick
+
+    def _finish_window(self) -> None:
+        try:
             self.finish()
-            return
-        self.position.begin_step()
+        except Exception as error:  # ours, not the script's
+            self._script.fail(error)
 
     def finish(self) -> None:
         """Write the record of the window, which may have ended early with the script."""
@@ -223,15 +291,60 @@ class ScriptMeasuring:
                 "sm_clock_hz_after": sm_clock_hz(self._device),
             }
         samples = {"step_time_s": times_s, "warmup_step_time_s": self._warmup_times_s}
+        self._finish_record(samples, counters, tables)
+
+    def _begin_recording(self, step_s: float) -> None:
+        """All ranks begin together and record as many steps."""
+        agreed_s = float(self.ranks.agree("window", repr(step_s)))
+        phases, self._finish_counters = self._script.begin_recording(self._device)
+        recording = ScriptRecording(
+            trial=self._trial, device=self._device, ranks=self.ranks, phases=phases, step_s=agreed_s
+        )
+        recording.check()
+        self._planned = recording.steps
+        self.position.plan(self.position.begun + self._planned)
+        self.position.enter(RankStage.STEADY, slowest_warmup_s=LONGEST_PAUSE_S)
+        self.ranks.meet("ready")
+        self._ticks = 0
+        self._recorded: Recorded = recording.run()
+        self.tick = self._recording
+        next(self._recorded)
+
+    def _recording(self) -> None:
+        self._ticks += 1
+        self.position.completed += 1
+        self.position.begin_step()
+        self._check_parent()
+        try:
+            next(self._recorded)
+        except StopIteration as end:
+            self._finish_recording(end.value)
+
+    def _finish_recording(self, measurements: Measurements) -> None:
+        """Write the record of recorded steps, which no figure of speed is made of."""
+        counters: dict[str, Any] = {
+            **placement_counters(self._device),
+            "world_size": self.ranks.world_size,
+            **self._finish_counters(self._ticks),
+            **measurements.counters,
+        }
+        tables = {**counters.pop("tables", {}), **measurements.tables}
+        self._finish_record(measurements.samples, counters, tables)
+
+    def _finish_record(
+        self, samples: dict[str, list[float]], counters: dict[str, Any], tables: dict[str, Any]
+    ) -> None:
         self._record.update(state="done", samples=samples, counters=counters, tables=tables)
         self._write()
         self.is_over = True
         self.position.enter(RankStage.TEARDOWN)
-        self._done()
+        self._script.finished()
 
     def can_finish_early(self) -> bool:
         """Whether the steps so far are enough, for a script that ends by itself inside the window."""
-        return self.tick == self._measuring and self._ticks >= self._options.min_steps
+        if self.is_over or not self._has_window or self._clock is None:
+            return False
+        return self._clock.finished() >= self._options.min_steps
 
     def fail(self, error: BaseException) -> None:
         """Write why there is no measurement."""

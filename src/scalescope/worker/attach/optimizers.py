@@ -11,19 +11,24 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils.hooks import RemovableHandle
 
 OnStep = Callable[[Optimizer], None]
+_now = time.perf_counter
 
 
 class OptimizerEvents:
     """Calls `on_step` after every outermost optimizer step; a wrapper's inner optimizer does not count.
 
-    `step_s` adds up the host's time in optimizer steps; with a closure the model runs inside them.
+    `step_s` adds up the host's time in optimizer steps, until `settle`; with a closure the model runs inside
+    them.
     """
 
     def __init__(self, on_step: OnStep) -> None:
         self._on_step = on_step
-        self._nested: list[int] = []
+        self._outermost: Optimizer | None = None  # whose step is under way
+        self._inner: set[int] = set()  # optimizers that others step
+        self._is_settled = False
         self._began = 0.0
         self._keys: dict[int, int] = {}
         self._alive: dict[int, weakref.ref[Optimizer]] = {}
@@ -33,9 +38,33 @@ class OptimizerEvents:
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
-        before = register_optimizer_step_pre_hook(self._before)
-        after = register_optimizer_step_post_hook(self._after)
-        self._undo += [before.remove, after.remove, *map(self._watch_scaler, _scalers())]
+        before = self._before_hook = register_optimizer_step_pre_hook(self._before)
+        after = self._after_hook = register_optimizer_step_post_hook(self._after)
+        self._undo += [
+            before.remove,
+            lambda: _remove_while_called(after),
+            *map(self._watch_scaler, _scalers()),
+        ]
+        self._is_settled = False
+
+    def settle(self, end_of_step: tuple[Optimizer, Callable[[], None]] | None) -> None:
+        """Only count from now on: which optimizers others step is known, and a hook less is faster.
+
+        `end_of_step` is for scripts with one optimizer that is stepped once per step, and what to call then.
+        """
+        self._before_hook.remove()
+        self._is_settled = True
+        if end_of_step is not None:
+            only, tick = end_of_step
+
+            def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+                if optimizer is only:
+                    self.events += 1
+                    tick()
+                else:
+                    self._after(optimizer, args, kwargs)
+
+            _replace_while_called(self._after_hook, after_step)
 
     def remove(self) -> None:
         for undo in self._undo:
@@ -56,19 +85,20 @@ class OptimizerEvents:
         return [optimizer for optimizer in alive if optimizer is not None]
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if id(optimizer) in self._nested:  # its last step raised
-            del self._nested[self._nested.index(id(optimizer)) :]
-        self._nested.append(id(optimizer))
-        if len(self._nested) == 1:
-            self._began = time.perf_counter()
+        if self._outermost is None or self._outermost is optimizer:  # the same: its last step raised
+            self._outermost = optimizer
+            self._began = _now()
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._nested and self._nested[0] != id(optimizer):
-            if id(optimizer) in self._nested:
-                del self._nested[self._nested.index(id(optimizer)) :]
+        if self._is_settled:
+            if id(optimizer) in self._inner:
+                return
+        elif self._outermost is optimizer:
+            self._outermost = None
+            self.step_s += _now() - self._began
+        else:
+            self._inner.add(id(optimizer))
             return
-        self._nested.clear()
-        self.step_s += time.perf_counter() - self._began
         self.events += 1
         self._on_step(optimizer)
 
@@ -91,6 +121,25 @@ class OptimizerEvents:
             scaler.step = original
 
         return undo
+
+
+def _remove_while_called(hook: RemovableHandle) -> None:
+    """Remove a hook while torch goes through all of them: one that others follow is emptied instead."""
+    hooks = hook.hooks_dict_ref()
+    if hooks and next(reversed(hooks)) != hook.id:
+        _replace_while_called(hook, _do_nothing)
+    else:
+        hook.remove()
+
+
+def _replace_while_called(hook: RemovableHandle, function: Callable[..., None]) -> None:
+    hooks = hook.hooks_dict_ref()
+    if hooks is not None and hook.id in hooks:
+        hooks[hook.id] = function
+
+
+def _do_nothing(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    pass
 
 
 def _scalers() -> list[type[Any]]:

@@ -7,13 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.results.ranks.attach_job import PROCESSES, AttachJob
+from scalescope.worker.process.node import node_name
 
 
 class ProcessFile:
-    """PID.json of this process; a forked child has a file of its own once it has something to say."""
+    """PID.json of this process; a forked child has a file of its own once it has something to say.
+
+    Nodes may use the same process ids, so that of a job's node has its name in front.
+    """
 
     def __init__(self, job: AttachJob) -> None:
         self._folder = Path(job.directory) / PROCESSES
+        self._prefix = f"{node_name()}-" if job.node else ""
         self._facts: dict[str, Any] = {
             "argv": sys.orig_argv[:8],
             "torch": False,
@@ -31,7 +36,7 @@ class ProcessFile:
         """Write the file; a launch that is over has removed the folder."""
         try:
             self._folder.mkdir(exist_ok=True)
-            path = self._folder / f"{os.getpid()}.json"
+            path = self._folder / f"{self._prefix}{os.getpid()}.json"
             temporary = path.with_suffix(".new")
             temporary.write_text(json.dumps({"pid": os.getpid(), **self._facts}), encoding="utf-8")
             temporary.replace(path)

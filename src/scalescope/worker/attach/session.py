@@ -4,30 +4,34 @@ import atexit
 import importlib
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.utils.data import get_worker_info
 
 from scalescope import steps
 from scalescope.errors import BadInput
 from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.attach_job import OBSERVED, REMAINING, SUPPRESSED, AttachJob
+from scalescope.results.traces.events import OPTIMIZER
 from scalescope.worker.attach.imports import after_import, forget_imports
 from scalescope.worker.attach.inputs import ModelInputs
 from scalescope.worker.attach.levers import ScriptLevers
 from scalescope.worker.attach.loaders import ARGUMENTS, ScriptLoaders
-from scalescope.worker.attach.measuring import ScriptMeasuring
+from scalescope.worker.attach.measuring import Counters, ScriptMeasuring, Tick
 from scalescope.worker.attach.optimizers import OptimizerEvents
+from scalescope.worker.attach.parts import BackwardTime, StepParts
 from scalescope.worker.attach.periods import MOST_EVENTS, StepEnds
 from scalescope.worker.attach.process_file import ProcessFile
+from scalescope.worker.attach.recording.phases import StepPhases
+from scalescope.worker.attach.recording.script_profile import ScriptProfile
 from scalescope.worker.attach.wrappers import Wrappers, kind_of
 from scalescope.worker.attach.writes import Writes
+from scalescope.worker.rank_profile.stored_profile import StoredProfile
+from scalescope.worker.training.ranges import ranges_on
 
 _APERIODIC = (
     "the script's optimizers are not stepped in a repeating order, so its steps cannot be counted; add "
@@ -54,9 +58,13 @@ class Session:
         self._writes = None if self._keeps_running or trial.is_on("allow_writes") else Writes()
         self._ends = StepEnds()
         self._marks = 0  # steps that the script marked by itself
-        self._backward_s = 0.0
+        self._has_marks = bool(settings.get("step_at"))
+        self._backward = BackwardTime(self._wrappers)
+        self._parts = StepParts(self._inputs, self._loaders, self._optimizers, self._backward)
         self._known_optimizers = 0
         self._measuring: ScriptMeasuring | None = None
+        self._phases: StepPhases | None = None  # of recorded or profiled steps
+        self._profile: ScriptProfile | None = None
         self._undo: list[Callable[[], None]] = []
         self._is_off = False
 
@@ -68,7 +76,7 @@ class Session:
         self._levers.install()
         if self._writes is not None:
             self._writes.install()
-        self._undo.append(self._time_backward())
+        self._backward.install()
         steps.listen(self._on_mark)
         if self._trial.settings.get("step_at"):
             self._mark_at(str(self._trial.settings["step_at"]))
@@ -79,8 +87,16 @@ class Session:
     def remove(self) -> None:
         """Leave the script alone from now on."""
         self._is_off = True
-        parts = (self._optimizers, self._inputs, self._loaders, self._wrappers, self._levers, self._writes)
-        for part in parts:
+        self._end_profile()  # before what it stands upon
+        for part in (
+            self._optimizers,
+            self._inputs,
+            self._loaders,
+            self._wrappers,
+            self._levers,
+            self._backward,
+            self._writes,
+        ):
             if part is not None:
                 part.remove()
         for undo in self._undo:
@@ -91,12 +107,14 @@ class Session:
     # Events of the script.
 
     def _on_optimizer_step(self, optimizer: Optimizer) -> None:
-        if self._is_off or get_worker_info() is not None:
+        if self._is_off:
             return
+        if self._phases is not None:
+            self._phases.end(OPTIMIZER)
         key = self._optimizers.key_of(optimizer)
         if key >= self._known_optimizers:
             self._meet_optimizer(optimizer, key)
-        if self._marks or self._trial.settings.get("step_at"):
+        if self._has_marks:
             return
         ends = self._ends
         if ends.add(key):
@@ -113,44 +131,47 @@ class Session:
         measuring = self._measuring
         if self._ends.is_broken and measuring is not None:
             if measuring.in_window:
-                self._fail(BadInput(_APERIODIC))
+                self.fail(BadInput(_APERIODIC))
             measuring.restart()
         if self._ends.settle():
             self._tick()
         elif self._ends.events >= MOST_EVENTS:
-            self._fail(BadInput(_APERIODIC))
+            self.fail(BadInput(_APERIODIC))
 
     def _on_mark(self) -> None:
         if not self._is_off:
             self._marks += 1
+            self._has_marks = True
             self._tick()
 
     def _tick(self) -> None:
         """A step of the script has ended."""
         try:
-            self._wrappers.after_step()
-            if self._measuring is None:
-                self._begin()
-            assert self._measuring is not None
-            self._measuring.tick()
+            if self._wrappers.has_hooks:
+                self._wrappers.after_step()
+            measuring = self._measuring or self._begin()
+            measuring.tick()
         except Exception as error:  # ours, not the script's
-            self._fail(error)
+            self.fail(error)
 
-    def _begin(self) -> None:
-        self._measuring = ScriptMeasuring(
-            self._job, self._device(), look=self._look, observe=self._observe, done=self._done
-        )
+    def _begin(self) -> ScriptMeasuring:
+        self._measuring = ScriptMeasuring(self._job, self._device(), self)
         ranks = self._measuring.ranks
         self._process.update(rank=ranks.rank, world_size=ranks.world_size, steps=self._optimizers.events)
+        return self._measuring
 
-    def _look(self, step: int) -> None:
+    def look(self, step: int) -> None:
         """In the first step FSDP is silenced; after the second the called modules are known."""
         modules = self._modules()
         if step == 1:
             self._wrappers.silence_shards(modules)
             return
-        self._inputs.settle()
+        self._end_profile()
+        self._profile = None
+        self._inputs.remove()
         self._levers.apply(self._inputs.modules)
+        self._inputs.settle()
+        self._parts.begin()
         for part in (self._levers, self._loaders, self._wrappers):
             part.check()
         if has_ablation(self._trial, PRELOADED) and not self._loaders.batches:
@@ -158,29 +179,59 @@ class Session:
         if has_ablation(self._trial, NO_COMM) and kind_of(modules) not in ("ddp", "fsdp2"):
             raise BadInput("the script's communication cannot be removed: it uses neither DDP nor FSDP2")
 
-    def _observe(self) -> Callable[[int], dict[str, Any]]:
-        """The window begins: count from here."""
-        self._inputs.reset()
-        self._loaders.reset()
+    def end_warmup_step(self) -> None:
+        if self._profile is None:
+            self._parts.end_step()
+        else:
+            self._profile.end_step()
+
+    def begin_profile(self, device: torch.device) -> None:
+        """The last steps of the warm-up have hooks: their times count in the profile alone."""
+        self._profile = ScriptProfile(device, self._inputs.modules, self._trained())
+        self._phases = self._profile.phases
+        self._profile.begin()
+
+    def _end_profile(self) -> None:
+        if self._profile is not None:
+            self._profile.end()
+            self._phases = None
+
+    def begin_window(self, tick: Tick) -> Counters:
+        """Keep only what has to be counted in the window."""
+        self._end_profile()
+        self._parts.settle()
+        self._settle_optimizers(tick)
         self._wrappers.reset()
-        self._backward_s = 0.0
-        optimizer_s, skipped = self._optimizers.step_s, self._optimizers.skipped
-        batches = self._loaders.batches
+        counters_from = self._counters_from_now()
 
         def counters(steps: int) -> dict[str, Any]:
-            parts = {
-                "forward": self._inputs.forward_s,
-                "backward": self._backward_s,
-                "optimizer": self._optimizers.step_s - optimizer_s,
-            }
-            if self._loaders.batches > batches:
-                parts = {"input": self._loaders.wait_s, **parts}
-            if self._runs_closures(parts):
-                del parts["optimizer"]
+            profile = StoredProfile() if self._profile is None else self._profile.stored()
+            counted = {**self._samples(steps), **profile.counters, **counters_from(steps)}
+            return {**counted, "tables": {**counted["tables"], **profile.tables}}
+
+        return counters
+
+    def begin_recording(self, device: torch.device) -> tuple[StepPhases, Counters]:
+        """Optimizer steps stay watched: they are parts of the recorded steps. Samples are not counted, as a
+        few steps say less about them than a window."""
+        self._parts.settle()
+        self._inputs.remove()
+        self._phases = StepPhases(ranges_on(device), self._inputs.modules)
+        counters_from = self._counters_from_now()
+
+        def counters(steps: int) -> dict[str, Any]:
+            observed = counters_from(steps)
+            return {**observed, "optimizer_host_s": observed.get("host/optimizer_s")}
+
+        return self._phases, counters
+
+    def _counters_from_now(self) -> Counters:
+        skipped = self._optimizers.skipped
+
+        def counters(steps: int) -> dict[str, Any]:
             return {
-                **self._samples(),
-                **{f"host/{name}_s": time_s / steps for name, time_s in parts.items()},
-                **self._observed(steps, self._optimizers.skipped - skipped),
+                **self._parts.times(steps),
+                **self._observed(self._optimizers.skipped - skipped),
                 **self._wrappers.counters(),
                 **self._suppressed(),
                 "tables": self._tables(steps),
@@ -188,43 +239,32 @@ class Session:
 
         return counters
 
-    def _runs_closures(self, parts: dict[str, float]) -> bool:
-        """Whether the model runs inside the optimizer's step, whose time then says nothing."""
-        return parts["optimizer"] > 0.0 and parts["optimizer"] >= parts["forward"] + parts["backward"] > 0.0
+    def _settle_optimizers(self, tick: Tick) -> None:
+        optimizers = self._optimizers.optimizers
+        is_simple = len(optimizers) == 1 and self._ends.period == (0,)
+        if is_simple and not self._has_marks and not self._wrappers.has_hooks:
+            self._optimizers.settle((optimizers[0], tick))
+        else:
+            self._optimizers.settle(None)
 
     # What is stored.
 
-    def _samples(self) -> dict[str, Any]:
-        given = self._trial.settings.get("samples_per_step")
-        if given is not None:
+    def _samples(self, steps: int) -> dict[str, Any]:
+        if self._trial.settings.get("samples_per_step") is not None:
             return {f"{OBSERVED}unit": "samples", f"{OBSERVED}samples_from": "--samples-per-step"}
-        several = len(self._inputs.modules) > 1
-        if several and self._loaders.samples:
-            return {
-                "measured_samples": self._loaders.samples,
-                f"{OBSERVED}unit": "samples",
-                f"{OBSERVED}samples_from": "batches of the script's DataLoader",
-            }
-        counted = self._inputs.counted()
-        if counted is not None:
-            samples, unit, name = counted
-            what = "first two dimensions" if unit == "tokens" else "first dimension"
-            return {
-                "measured_samples": samples,
-                f"{OBSERVED}unit": unit,
-                f"{OBSERVED}samples_from": f"{what} of the input of {name}",
-            }
-        return {}
+        counted = self._parts.samples(steps)
+        if counted is None:
+            return {}
+        return {
+            "measured_samples": counted.count,
+            f"{OBSERVED}unit": counted.unit,
+            f"{OBSERVED}samples_from": counted.source,
+        }
 
-    def _observed(self, steps: int, skipped: int) -> dict[str, Any]:
+    def _observed(self, skipped: int) -> dict[str, Any]:
         period = self._ends.period
         modules = self._modules()
-        trained = {
-            id(parameter): parameter
-            for optimizer in self._optimizers.optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        }
+        trained = self._trained()
         names = dict.fromkeys(type(optimizer).__name__ for optimizer in self._optimizers.optimizers)
         facts = {
             "wrapper": kind_of(modules),
@@ -232,7 +272,7 @@ class Session:
             "loader_workers": self._loaders.workers,
             "optimizers": ", ".join(names),
             "events_per_step": None if period is None or self._marks else len(period),
-            "micro_batches": self._inputs.calls / steps,
+            "micro_batches": self._parts.micro_batches,
             "step_from": self._step_source(),
             "skipped_steps": skipped,
             "kept_hooks": self._wrappers.kept_hooks,
@@ -240,13 +280,23 @@ class Session:
         convolutions = (torch.nn.Conv2d, torch.nn.Conv3d, torch.nn.ConvTranspose2d)
         return {
             **{f"{OBSERVED}{name}": value for name, value in facts.items()},
-            "parameters": sum(parameter.numel() for parameter in trained.values()),
+            "parameters": sum(parameter.numel() for parameter in trained),
             "parameter_tensors": len(trained),
-            "gradient_bytes": sum(p.numel() * p.element_size() for p in trained.values()),
+            "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),
             "convolutions": sum(
                 isinstance(part, convolutions) for module in modules for part in module.modules()
             ),
         }
+
+    def _trained(self) -> list[torch.Tensor]:
+        """The parameters that optimizers hold."""
+        parameters = (
+            parameter
+            for optimizer in self._optimizers.optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+        return list({id(parameter): parameter for parameter in parameters}.values())
 
     def _step_source(self) -> str:
         if self._trial.settings.get("step_at"):
@@ -276,20 +326,6 @@ class Session:
         return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
     # Patches of the session itself.
-
-    def _time_backward(self) -> Callable[[], None]:
-        original = torch.autograd.backward
-        now = time.perf_counter
-
-        def backward(*args: Any, **kwargs: Any) -> None:
-            if self._wrappers.has_hooks:
-                self._wrappers.before_backward()
-            began = now()
-            original(*args, **kwargs)
-            self._backward_s += now() - began
-
-        torch.autograd.backward = backward
-        return lambda: setattr(torch.autograd, "backward", original)
 
     def _mark_at(self, reference: str) -> None:
         module_name, _, function_name = reference.partition(":")
@@ -324,7 +360,7 @@ class Session:
 
     # Ends.
 
-    def _done(self) -> None:
+    def finished(self) -> None:
         """The record is written: end the script, or leave it alone."""
         measuring = self._measuring
         assert measuring is not None
@@ -333,7 +369,7 @@ class Session:
         if not self._keeps_running:
             measuring.end(0)
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         """Give up measuring; nothing that follows would mean anything."""
         if self._measuring is not None:
             self._measuring.fail(error)

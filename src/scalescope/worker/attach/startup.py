@@ -1,16 +1,17 @@
 """What a Python process of a training command does first: next to nothing, until it imports torch."""
 
 import contextlib
+import dataclasses
 import os
 import sys
 from pathlib import Path
 
 from scalescope.parent_death import die_with_parent
 from scalescope.results.ranks.attach_job import JOB_VARIABLE, AttachJob
-from scalescope.worker.attach.imports import after_import
+from scalescope.worker.attach.imports import after_import, apart_from_script
 from scalescope.worker.attach.process_file import ProcessFile
-
-_RANK_VARIABLES = ("RANK", "SLURM_PROCID")
+from scalescope.worker.process.node import node_name
+from scalescope.worker.process.temporary_files import use_directory
 
 
 def begin(job_file: str | None = None) -> None:
@@ -26,10 +27,13 @@ def begin(job_file: str | None = None) -> None:
         _prepare_rank(job, rank)
 
     def attach() -> None:
-        from scalescope.worker.attach.session import Session
+        with apart_from_script():
+            if not job.settings.get("keep_running"):
+                use_directory(Path(job.directory) / "tmp")
+            from scalescope.worker.attach.session import Session
 
-        process.update(torch=True)
-        Session(job, process).install()
+            process.update(torch=True)
+            Session(_on_this_node(job), process).install()
 
     if "torch" in sys.modules:
         attach()
@@ -39,10 +43,22 @@ def begin(job_file: str | None = None) -> None:
 
 def rank_from_environment() -> int | None:
     """The rank that a launcher has given this process; None where there is none, or not yet."""
-    for name in _RANK_VARIABLES:
+    for name in ("RANK", *(("SLURM_PROCID",) if _is_task() else ())):
         with contextlib.suppress(KeyError, ValueError):
             return int(os.environ[name])
     return None
+
+
+def _is_task() -> bool:
+    """Whether srun started this process, or one above it, as one of several: job scripts are rank 0 too."""
+    return "SLURM_STEP_ID" in os.environ and os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1"
+
+
+def _on_this_node(job: AttachJob) -> AttachJob:
+    """The job as it is on a node that is not the launcher's: neither its memory nor its process is here."""
+    if job.node in ("", node_name()):
+        return job
+    return dataclasses.replace(job, parent=0, heartbeat_file=f"{job.heartbeat_file}-of-{job.node}")
 
 
 def _prepare_rank(job: AttachJob, rank: int) -> None:
@@ -51,5 +67,7 @@ def _prepare_rank(job: AttachJob, rank: int) -> None:
         die_with_parent(os.getppid())
     if rank < len(job.environment):
         os.environ.update(job.environment[rank])
+    if _is_task():  # SLURM has bound it
+        return
     if rank < len(job.cpus) and job.cpus[rank] and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, job.cpus[rank])

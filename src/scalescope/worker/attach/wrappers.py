@@ -44,6 +44,7 @@ class Wrappers:
             self._arguments["broadcast_buffers"] = False
         self._undo: list[Callable[[], None]] = []
         self._hooks: list[LocalGradients] = []
+        self.has_hooks = False  # asked for in every step
         self._calls: Counter[str] = Counter()
         self._left_out: list[str] = []
         self.replicas: list[DistributedDataParallel] = []
@@ -86,10 +87,6 @@ class Wrappers:
     def after_step(self) -> None:
         for hook in self._hooks:
             hook.after_step()
-
-    @property
-    def has_hooks(self) -> bool:
-        return bool(self._hooks)
 
     def silence_shards(self, modules: Iterable[nn.Module]) -> None:
         """Take the collectives out of FSDP2; DDP is silent from the start."""
@@ -139,6 +136,7 @@ class Wrappers:
         device = next(replica.parameters()).device
         if self._silent:
             self._hooks.append(LocalGradients(replica, device, divides=True))
+            self.has_hooks = True
         elif self._comm_hook != "none":
             from scalescope.worker.strategies.ddp import _send_half
 

@@ -18,7 +18,7 @@ from scalescope.worker.memory.resident_memory import DataLimit, ResidentGauge
 from scalescope.worker.memory.tensor_bytes import gradients_of, held_bytes, state_of, tensors_in
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
-from scalescope.worker.process.out_of_memory import is_out_of_memory
+from scalescope.worker.process.health.out_of_memory import is_out_of_memory
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_feed, build_step, build_workload
 from scalescope.worker.training.failures import explained

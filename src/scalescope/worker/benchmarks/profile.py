@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from scalescope.catalog.benchmarks.profile import Profile
 from scalescope.experiment.trial import Trial
@@ -16,10 +15,10 @@ from scalescope.worker.benchmarks.train import TrainingRun, prepared
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
+from scalescope.worker.trace.recorder import LONGEST_PAUSE_S, torch_profiler
 from scalescope.worker.training.measurements import Measurements
-from scalescope.worker.training.ranges import named, step_marks, with_input_range, with_ranges
+from scalescope.worker.training.ranges import named, ranges_on, step_marks, with_input_range, with_ranges
 
-LONGEST_PAUSE_S = 15.0  # writing a trace; the launcher waits twenty times as long
 _CAPTURED = "scalescope.captured"
 
 
@@ -64,20 +63,13 @@ def recorded_steps(
     run: TrainingRun, count: int, device: torch.device, recorder: AbstractContextManager[Any]
 ) -> list[float]:
     """Run steps inside a recorder, with the ranges that a trace is read by; returns their times."""
+    ranges = ranges_on(device)
     marked = dataclasses.replace(
-        run, step=with_ranges(run.step, device), feed=with_input_range(run.feed, device)
+        run, step=with_ranges(run.step, ranges), feed=with_input_range(run.feed, ranges)
     )
     begun = run.position.begun
     with recorder, step_marks(marked.step, range(begun, begun + count)) as step:
         return dataclasses.replace(marked, step=step).steps(count)[0]
-
-
-def torch_profiler(device: torch.device, *, record_shapes: bool) -> profile:
-    """Torch's profiler for the host and, where there is one, the GPU."""
-    activities = [ProfilerActivity.CPU]
-    if device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    return profile(activities=activities, record_shapes=record_shapes)
 
 
 def _recorder(options: Profile, device: torch.device) -> AbstractContextManager[Any]:

@@ -27,6 +27,7 @@ from scalescope.worker.machine.timing import clock_for
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
+from scalescope.worker.trace.profiled_steps import profile_steps, profiled_count
 from scalescope.worker.training.activity.watch import ActivityWatch
 from scalescope.worker.training.assembly import build_feed, build_step, build_workload
 from scalescope.worker.training.checksum import parameter_checksum
@@ -39,6 +40,7 @@ from scalescope.worker.training.step import Step, StepWindow, Workload, run_step
 from scalescope.worker.training.warmup import Warmup, extend_on_gpu, soak, typical_step_s
 
 _STEPS_AFTER_PAUSE = 2  # they use up what loaders prefetch while a sensor is read
+_MOST_RANKS_SHOWN = 8
 MOST_STEPS = 10_000  # per window: raw samples are kept, and steps below 0.1 ms are not training
 
 
@@ -55,16 +57,37 @@ def measure(
             trial.settings["seed"] + group.rank
         )  # replicas start equal, but use different dropout masks
         steps = _train(trial, run, group, evaluation, measurements)
-    if device.type == "cuda":
-        measurements.counters["peak_memory_bytes"] = torch.cuda.max_memory_allocated(device)
+        _record_outcome(trial, run, steps, measurements)
+        _record_profile(trial, run, measurements)  # the last: it makes more steps
+    return measurements
+
+
+def _record_outcome(trial: Trial, run: "TrainingRun", steps: StepWindow, measurements: Measurements) -> None:
+    """What the measured steps left: memory, counts, losses and parameters."""
+    if run.device.type == "cuda":
+        measurements.counters["peak_memory_bytes"] = torch.cuda.max_memory_allocated(run.device)
     measurements.samples |= run.step.samples()
     measurements.counters |= run.step.counters()
     measurements.counters |= run.feed.input_times.counters()
-    _inject_fault(run.step, steps, fault)
+    _inject_fault(run.step, steps, run.fault)
     record_losses(measurements, steps)
     if trial.strategy_card.replicated:
         measurements.counters["parameter_checksum"] = parameter_checksum(run.step.module)
-    return measurements
+
+
+def _record_profile(trial: Trial, run: "TrainingRun", measurements: Measurements) -> None:
+    """What a step of one rank consists of, from a few more steps with hooks."""
+    times_s = measurements.samples["step_time_s"]
+    count = profiled_count(trial, math.fsum(times_s) / len(times_s), len(times_s))
+    if not count:
+        return
+
+    def run_marked(step: Step, feed: Feed) -> None:
+        dataclasses.replace(run, step=step, feed=feed).steps(count)
+
+    profile = profile_steps(trial, run.step, run.feed, run.device, run_marked)
+    measurements.counters |= profile.counters
+    measurements.tables |= profile.tables
 
 
 @contextlib.contextmanager
@@ -92,6 +115,7 @@ def prepared(
         step = _delayed(build_step(trial, workload, device), options.delay_ms)
         if not options.stand_in:
             measurements.counters |= _own_optimizer(workload, step)
+        _check_same_length(options, feed, group)
         schedule = _schedule_of(options, feed, step.accumulation_steps)
         with explained(step, feed.batches, position):
             yield TrainingRun(workload, step, feed, device, position, fault, schedule)
@@ -164,6 +188,22 @@ def _schedule_of(options: Train, feed: Feed, accumulation_steps: int) -> StepSch
     if options.warmup_steps >= total:
         raise BadInput(f"warmup_steps {options.warmup_steps} must be below the {total} steps of the data")
     return StepSchedule(epoch_steps, options.epochs, feed.epoch_batches, accumulation_steps)
+
+
+def _check_same_length(options: Train, feed: Feed, group: Group) -> None:
+    """Ranks with less data would leave while the others still wait for their gradients."""
+    if isinstance(options.steps_per_epoch, int) or options.steps_per_epoch == AUTO:
+        return
+    count = "an unknown number of" if feed.epoch_batches is None else str(feed.epoch_batches)
+    batches = {group.rank: count, **group.exchange("epoch", count)}
+    if len(set(batches.values())) > 1:
+        shown = list(dict(sorted(batches.items())).items())[:_MOST_RANKS_SHOWN]
+        lengths = ", ".join(f"rank {rank} has {count} batches" for rank, count in shown)
+        more = "" if len(shown) == len(batches) else ", ..."
+        raise BadInput(
+            f"steps_per_epoch all: the length of the data differs between ranks: {lengths}{more}; "
+            "give all ranks the same data (each gets its share of it), or use a number of steps"
+        )
 
 
 def steps_in_window(window_s: float, step_s: float, min_steps: int) -> int:

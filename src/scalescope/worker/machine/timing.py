@@ -5,6 +5,7 @@ so measuring neither stops the queue nor waits for it.
 """
 
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Protocol
 
@@ -18,6 +19,11 @@ class Clock(Protocol):
 
     def tick(self) -> int:
         """Mark the end of a step; returns how many steps the device has finished."""
+        ...
+
+    @property
+    def record(self) -> Callable[[int], object]:
+        """The shortest way to mark the end of a step, given `time.perf_counter_ns()`."""
         ...
 
     def finished(self) -> int:
@@ -34,27 +40,25 @@ class Clock(Protocol):
 class CpuClock:
     """Host time at every boundary of a step."""
 
-    def __init__(self, steps: int) -> None:
-        self._ticks = [0] * (steps + 1)
-        self._count = 0
+    def __init__(self) -> None:
+        self._ticks: list[int] = []
+        self.record = self._ticks.append
 
     def start(self) -> None:
-        self._ticks[0] = time.perf_counter_ns()
+        self.record(time.perf_counter_ns())
 
     def tick(self) -> int:
-        self._count += 1
-        self._ticks[self._count] = time.perf_counter_ns()
-        return self._count
+        self.record(time.perf_counter_ns())
+        return len(self._ticks) - 1
 
     def finished(self) -> int:
-        return self._count
+        return len(self._ticks) - 1
 
     def finish(self) -> None:
         pass
 
     def step_times_s(self) -> list[float]:
-        marks = self._ticks[: self._count + 1]
-        return [(end - begin) / 1e9 for begin, end in pairwise(marks)]
+        return [(end - begin) / 1e9 for begin, end in pairwise(self._ticks)]
 
 
 class CudaClock:
@@ -66,13 +70,18 @@ class CudaClock:
         self._finished = 0
 
     def start(self) -> None:
+        for event in self._events:  # the driver makes an event when it is first recorded
+            event.record()
         torch.cuda.synchronize()
         self._events[0].record()
 
     def tick(self) -> int:
+        self.record(0)
+        return self.finished()
+
+    def record(self, now_ns: int) -> None:
         self._count += 1
         self._events[self._count].record()
-        return self.finished()
 
     def finished(self) -> int:
         while self._finished < self._count and self._events[self._finished + 1].query():
@@ -89,4 +98,4 @@ class CudaClock:
 
 def clock_for(device: torch.device, steps: int) -> Clock:
     """The clock that fits a device."""
-    return CudaClock(steps) if device.type == "cuda" else CpuClock(steps)
+    return CudaClock(steps) if device.type == "cuda" else CpuClock()

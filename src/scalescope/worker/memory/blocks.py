@@ -4,6 +4,8 @@ from typing import Any
 
 from torch import nn
 
+from scalescope.worker.rank_profile.units import units_of
+
 _PREFETCHED = 2  # the block that computes, and the next one, which is gathered meanwhile
 
 
@@ -49,7 +51,5 @@ def checkpoint_blocks(model: nn.Module) -> None:
 
 def gathered_bytes(model: nn.Module) -> int:
     """The most parameter bytes FSDP gathers at a time: the largest blocks, and what is in no block."""
-    from scalescope.worker.strategies.fsdp import units_of
-
     units = sorted((parameter_bytes(unit) for unit in units_of(model)), reverse=True)
     return parameter_bytes(model) - sum(units[_PREFETCHED:])

@@ -10,7 +10,7 @@ from scalescope.worker.machine.libraries import use_libraries
 from scalescope.worker.memory.allocator_trace import BACKWARD, FORWARD, AllocatorEvent, AllocatorPhase, replay
 from scalescope.worker.memory.tensor_bytes import gradients_of, storages
 from scalescope.worker.process.device import device_identity
-from scalescope.worker.process.out_of_memory import is_out_of_memory
+from scalescope.worker.process.health.out_of_memory import is_out_of_memory
 from scalescope.worker.training.step import Step
 
 _MOST_EVENTS = 1_000_000

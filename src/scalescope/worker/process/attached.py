@@ -13,13 +13,15 @@ import signal
 import sys
 import time
 import traceback
-from typing import Any
+from typing import Any, TextIO
 
 from scalescope.cores import cores_near, own_cores, share_near, share_of
-from scalescope.errors import BadInput
+from scalescope.errors import BadInput, ScalescopeError, TimedOut
 from scalescope.parent_death import die_with_parent
-from scalescope.results.ranks.rank_job import RankJob
+from scalescope.results.ranks.rank_job import INIT_TIMEOUT_VARIABLE, RankJob
 from scalescope.results.ranks.secondary_errors import is_secondary_error
+from scalescope.worker.process.health.stall_watch import StallWatch, answer_key, stall_key
+from scalescope.worker.process.main import ignore_preemption_warning
 from scalescope.worker.process.node import node_name
 from scalescope.worker.process.node_evidence import NodeEvidence
 from scalescope.worker.process.position import Position
@@ -29,15 +31,21 @@ _ANSWER_LIMIT_S = 600.0  # after the first answer: the ranks of a trial end toge
 _PROBE_LIMIT_S = 120.0  # the same for a probe
 _LOST_LIMIT_S = 10.0  # after an error caused by a lost rank: all other ranks have the same error by then
 _LEAVE_LIMIT_S = 8.0  # the command line ends this process soon after
+_INIT_TIMEOUT_S = 300.0
 _STOP = b"{}"
 
 
 def main() -> int:
     die_with_parent(int(sys.argv[1]))
+    ignore_preemption_warning()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command line, which ends this process
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a model prints must not break the protocol
-    rendezvous, lost = Rendezvous(), set[int]()
+    try:
+        rendezvous = _joined()
+    except ScalescopeError as error:
+        return _refused(error, answers)
+    lost = set[int]()
     evidence = NodeEvidence(rendezvous.rank, answers)
     for number in itertools.count():
         text = _next_request(rendezvous, number)
@@ -45,8 +53,8 @@ def main() -> int:
             _leave_together(rendezvous, lost)
             return 0
         request = json.loads(text)
-        answer = _answer(request, rendezvous, number, evidence)
-        rendezvous.publish(f"answer/{number}/{rendezvous.rank}", json.dumps(answer))
+        answer = _answer(request, rendezvous, number, evidence, answers)
+        rendezvous.publish(answer_key(number, rendezvous.rank), json.dumps(answer))
         if rendezvous.rank == 0:
             collected = _gather(request, rendezvous, number)
             lost |= {
@@ -55,6 +63,30 @@ def main() -> int:
             answers.write(json.dumps({"answers": collected}) + "\n")
             answers.flush()
     raise AssertionError("the loop above ends by returning")
+
+
+def _joined() -> Rendezvous:
+    """The store with all ranks; who is missing after the time for starting is named."""
+    rendezvous = Rendezvous(float(os.environ.get(INIT_TIMEOUT_VARIABLE, _INIT_TIMEOUT_S)))
+    try:
+        missing = rendezvous.meet()
+        if missing:
+            _leave_together(rendezvous, set(missing))
+    except RuntimeError:
+        raise TimedOut("the store of the ranks has ended while they met; rank 0 says why") from None
+    if missing:
+        raise TimedOut(rendezvous.missing_text(missing))
+    return rendezvous
+
+
+def _refused(error: ScalescopeError, answers: TextIO) -> int:
+    """Let the command line of rank 0 say what is wrong; other ranks say it themselves."""
+    if os.environ["RANK"] == "0":
+        answers.write(json.dumps({"refused": {"message": str(error), "exit_code": error.exit_code}}) + "\n")
+        answers.flush()
+    else:
+        print(f"scalescope: rank {os.environ['RANK']}: {error}", file=sys.stderr)
+    return error.exit_code
 
 
 def _next_request(rendezvous: Rendezvous, number: int) -> bytes:
@@ -67,15 +99,24 @@ def _next_request(rendezvous: Rendezvous, number: int) -> bytes:
 
 
 def _answer(
-    request: dict[str, Any], rendezvous: Rendezvous, number: int, evidence: NodeEvidence
+    request: dict[str, Any], rendezvous: Rendezvous, number: int, evidence: NodeEvidence, answers: TextIO
 ) -> dict[str, Any]:
     if rendezvous.rank not in request["ranks"]:
         return {"state": "idle"}
     if "probe" in request:
         return _probe(rendezvous.rank, evidence)
+
+    def report(published: dict[int, dict[str, Any]]) -> None:
+        records = [published.get(index) or _lost(index) for index in range(len(request["ranks"]))]
+        answers.write(json.dumps({"answers": records, "hang": True}) + "\n")
+        answers.flush()
+
     evidence.begin(request)
     rank = request["ranks"].index(rendezvous.rank)
-    return evidence.end(request, _run_trial(request, rendezvous.prefix(f"trial/{number}"), rank))
+    position = Position(None, rank, request["settings"]["world_size"])
+    with StallWatch(request, number, rendezvous.rank, position, report):
+        record = _run_trial(request, rendezvous.prefix(f"trial/{number}"), rank, position)
+    return evidence.end(request, record)
 
 
 def _probe(rank: int, evidence: NodeEvidence) -> dict[str, Any]:
@@ -123,7 +164,7 @@ def _cpus_per_task() -> int:
     return int(given) if given.isdecimal() and "TORCHELASTIC_RUN_ID" not in os.environ else 0
 
 
-def _run_trial(request: dict[str, Any], store: Any, rank: int) -> dict[str, Any]:
+def _run_trial(request: dict[str, Any], store: Any, rank: int, position: Position) -> dict[str, Any]:
     from scalescope.worker.process.rank import describe_error, perform
 
     settings = request["settings"]
@@ -134,7 +175,6 @@ def _run_trial(request: dict[str, Any], store: Any, rank: int) -> dict[str, Any]
         rank=rank,
         local_rank=int(os.environ["LOCAL_RANK"]),
         world_size=settings["world_size"],
-        parent=os.getppid(),
         store_file="",
         heartbeat_file="",
         rank_file="",
@@ -143,7 +183,6 @@ def _run_trial(request: dict[str, Any], store: Any, rank: int) -> dict[str, Any]
         namespace="",
         group_timeout_s=request["group_timeout_s"],
     )
-    position = Position(None, rank, job.world_size)
     try:
         leave = perform(job, store, position, record, lambda: None)
         leave()
@@ -208,7 +247,8 @@ def _gather(request: dict[str, Any], rendezvous: Rendezvous, number: int) -> lis
     answers: dict[int, dict[str, Any]] = {}
     deadline = float("inf")  # until the first answer: a trial may take any time
     for index in itertools.cycle(range(len(ranks))):
-        answer = None if index in answers else rendezvous.get(f"answer/{number}/{ranks[index]}")
+        answer = None if index in answers else rendezvous.get(answer_key(number, ranks[index]))
+        answer = answer or (None if index in answers else rendezvous.get(stall_key(number, ranks[index])))
         if answer is not None:
             answers[index] = json.loads(answer)
             deadline = min(deadline, time.monotonic() + _remaining_limit_s(request, answers[index]))

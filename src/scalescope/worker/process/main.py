@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from scalescope.parent_death import die_with_parent
 from scalescope.results.ranks.rank_job import RankJob
@@ -10,14 +11,28 @@ from scalescope.results.ranks.rank_job import RankJob
 
 def main() -> None:
     job = RankJob.from_text(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    die_with_parent(job.parent)
+    die_with_parent(os.getppid())
+    ignore_preemption_warning()
     enable_stack_dumps()
     from scalescope.worker.process.rank import run_rank
 
-    code = run_rank(job)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)  # torch's own exit handlers may wait for threads that never end
+    leave_process(run_rank(job))
+
+
+def leave_process(code: int) -> NoReturn:
+    """Exit at once, with what was printed: torch's own exit handlers may wait for threads that never end."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:  # also where the log cannot be written, or the user's code closed it
+        os._exit(code)
+
+
+def ignore_preemption_warning() -> None:
+    """Let SIGUSR1 pass: schedulers send it to all processes of a job, and the command line ends the run."""
+    import signal
+
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 def enable_stack_dumps() -> None:

@@ -18,8 +18,9 @@ from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.results.ranks.rank_job import RankJob
 from scalescope.results.traces.events import trace_name
 from scalescope.worker.process.faults import fault_of
-from scalescope.worker.process.out_of_memory import is_out_of_memory
+from scalescope.worker.process.health.out_of_memory import is_out_of_memory
 from scalescope.worker.process.position import Position
+from scalescope.worker.process.temporary_files import use_directory
 
 _CLONE_NEWNET = 0x40000000
 _LONGEST_MESSAGE = 1000
@@ -27,6 +28,7 @@ _LONGEST_MESSAGE = 1000
 
 def run_rank(job: RankJob) -> int:
     """Run the job and write the rank file, also on failure; returns the exit code."""
+    use_directory(Path(job.heartbeat_file).parent / "tmp")
     position = Position(Path(job.heartbeat_file), job.rank, job.world_size)
     record: dict[str, Any] = {"rank": job.rank, "host": socket.gethostname(), "state": "running"}
 
@@ -92,6 +94,10 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
             device=device,
             timeout_s=job.group_timeout_s,
         )
+    if group.joined and job.heartbeat_file and _may_call_collectives(trial):
+        from scalescope.worker.process.health.collectives_called import record_collectives
+
+        record_collectives(Path(job.heartbeat_file).parent, job.rank)
     write()
     benchmark = importlib.import_module(f"scalescope.worker.benchmarks.{trial.benchmark}")
     measurements = benchmark.measure(trial, group, device, position, fault)
@@ -109,6 +115,12 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
         group.leave()
 
     return leave
+
+
+def _may_call_collectives(trial: Trial) -> bool:
+    """Whether a workload of one's own may; inside a compiled model they must stay as torch knows them."""
+    is_own = trial.has_setting("workload") and trial.workload_card.brings_data
+    return bool(is_own) and trial.settings.get("compile", "none") == "none"
 
 
 def enter_network(namespace: str) -> None:

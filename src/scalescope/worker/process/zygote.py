@@ -10,16 +10,17 @@ import gc
 import json
 import os
 import select
-import sys
+import signal
 from typing import Any
 
 from scalescope.parent_death import die_with_parent
 from scalescope.results.ranks.rank_job import RankJob
-from scalescope.worker.process.main import enable_stack_dumps
+from scalescope.worker.process.main import enable_stack_dumps, ignore_preemption_warning, leave_process
 
 
 def main() -> None:
-    die_with_parent(int(sys.argv[1]))
+    die_with_parent(os.getppid())
+    ignore_preemption_warning()
     answers = os.dup(1)
     os.dup2(2, 1)  # what an import prints must not break the protocol
     try:
@@ -31,6 +32,7 @@ def main() -> None:
         return
     _answer(answers, {"ready": True})
     serve(0, answers)
+    os.kill(os.getppid(), signal.SIGCONT)  # a guard that was stopped must see the end too
 
 
 def preload() -> None:
@@ -83,9 +85,7 @@ def _handle(request: dict[str, Any], answers: int, children: dict[int, int]) -> 
             die_with_parent(zygote)
             code = _probe(answers) if "probe" in request else _become_rank(request, answers)
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+            leave_process(code)
     if "probe" in request:
         _, status = os.waitpid(pid, 0)
         if status:

@@ -13,10 +13,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from scalescope.catalog.strategies.fsdp import Fsdp
 from scalescope.worker.ablations.local_shards import keep_shards_local
 from scalescope.worker.machine.emulation import expect_emulation
+from scalescope.worker.rank_profile.units import units_of
 from scalescope.worker.training.own_step import own_models, own_optimizers, whole_step
 from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
 
-_CONTAINERS = (nn.Sequential, nn.ModuleList)
 # Everything in fp32; or bf16 for everything except the sum of gradients and the outputs, which the loss uses.
 _INNER = {
     "fp32": MixedPrecisionPolicy(),
@@ -80,22 +80,3 @@ def _sharded(model: nn.Module, options: Fsdp, device: torch.device) -> FSDPModul
     for unit in units_of(model):
         fully_shard(unit, mesh=mesh, reshard_after_forward=reshard, mp_policy=inner)
     return fully_shard(model, mesh=mesh, reshard_after_forward=reshard, mp_policy=outer)
-
-
-def units_of(model: nn.Module) -> list[nn.Module]:
-    """The blocks that are gathered one at a time: children of containers that have parameters."""
-    most = sum(parameter.numel() for parameter in model.parameters()) / 2
-    return list(_units_in(model, most))
-
-
-def _units_in(module: nn.Module, most: float) -> Iterator[nn.Module]:
-    for child in module.children():
-        size = sum(parameter.numel() for parameter in child.parameters())
-        if size == 0:
-            continue
-        # Gathering a container that is most of the model would gather nearly the whole model.
-        whole = isinstance(child, nn.ModuleList) or (isinstance(child, _CONTAINERS) and size > most)
-        if isinstance(module, _CONTAINERS) and not whole:
-            yield child
-        else:
-            yield from _units_in(child, most)

@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.utils.flop_counter import FlopCounterMode
 
-from scalescope.catalog.strategies.pipeline import Pipeline, parts_of
+from scalescope.catalog.strategies.pipeline import Pipeline, balanced_cuts, parts_of
 from scalescope.errors import BadInput
 from scalescope.worker.training.feeding import fetch, to_device
 from scalescope.worker.training.step import Batch, Data, OptimizerFactory, Step, Workload, plain_step
@@ -163,19 +163,3 @@ def split(blocks: Sequence[nn.Module], costs: Sequence[int], count: int) -> list
     if len(owned) != len(set(owned)):
         raise BadInput("pipeline cannot split this model: stages on different ranks would share parameters")
     return stages
-
-
-def balanced_cuts(costs: Sequence[int], count: int) -> list[int]:
-    """Edges of `count` runs of costs, none empty, whose largest sum is the smallest possible."""
-    upto = [0, *accumulate(costs)]
-    # best[end]: (largest sum, edges) of the first `end` costs in as many runs as were made so far
-    best: dict[int, tuple[int, list[int]]] = {end: (upto[end], [0, end]) for end in range(1, len(upto))}
-    for runs in range(2, count + 1):
-        best = {
-            end: min(
-                (max(best[cut][0], upto[end] - upto[cut]), [*best[cut][1], end])
-                for cut in range(runs - 1, end)
-            )
-            for end in range(runs, len(upto))
-        }
-    return best[len(costs)][1]

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
@@ -21,12 +21,29 @@ class LineTimes:
 
     def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
         """Follow a function that is called, if it holds one of the lines."""
-        code = frame.f_code
+        return self._step if self._holds_line(frame.f_code) else None
+
+    def follow_running(self, frame: FrameType | None) -> Callable[[], None]:
+        """Follow functions that were called already: the loop of a script is one. Returns what ends that."""
+        followed = []
+        while frame is not None:
+            if self._holds_line(frame.f_code):
+                followed.append((frame, frame.f_trace))
+                frame.f_trace = self._step
+            frame = frame.f_back
+
+        def end() -> None:
+            for running, before in followed:
+                running.f_trace = before
+
+        return end
+
+    def _holds_line(self, code: CodeType) -> bool:
         if code not in self._holding:
             self._holding[code] = code.co_filename in self._files and any(
                 (code.co_filename, line) in self.times_s for _, _, line in code.co_lines() if line
             )
-        return self._step if self._holding[code] else None
+        return self._holding[code]
 
     def _step(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "exception":
@@ -47,7 +64,9 @@ def timed_lines(lines: Iterable[Line]) -> Iterator[dict[Line, float]]:
     timer = LineTimes(lines)
     before = sys.gettrace()
     sys.settrace(timer.enter if timer.times_s else before)
+    end = timer.follow_running(sys._getframe())
     try:
         yield timer.times_s
     finally:
+        end()
         sys.settrace(before)

@@ -24,6 +24,7 @@ _LONGEST_CODE = 200
 _MOST_SITES = 20
 _TORCH = Path(torch.__file__).parent
 _SCALESCOPE = Path(scalescope.__file__).parent
+_ATTACHED = _SCALESCOPE / "worker" / "attach"  # stands between a script and torch, and does not wait itself
 _WARNINGS = Path(warnings.__file__)
 
 
@@ -38,7 +39,8 @@ class Synchronizations:
 
     def add(self, frames: traceback.StackSummary) -> None:
         """Count a wait for the innermost frame outside torch and outside the code that measures."""
-        outside = [f for f in frames if not _is_inside(f.filename, _TORCH) and Path(f.filename) != _WARNINGS]
+        passing = (_TORCH, _ATTACHED, _WARNINGS)
+        outside = [f for f in frames if not any(_is_inside(f.filename, folder) for folder in passing)]
         users = [frame for frame in outside if not _is_inside(frame.filename, _SCALESCOPE)]
         if not outside or not users or _is_inside(outside[-1].filename, _SCALESCOPE):
             self.by_scalescope += 1

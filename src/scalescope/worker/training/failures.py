@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from scalescope.errors import BadInput
 from scalescope.results.ranks.secondary_errors import is_secondary_error
-from scalescope.worker.process.out_of_memory import is_out_of_memory
+from scalescope.worker.process.health.out_of_memory import is_out_of_memory
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.step import Batches, Step
 

@@ -2,7 +2,8 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -13,6 +14,7 @@ from scalescope.worker.training.feeding import Feed
 from scalescope.worker.training.step import Batch, Step
 
 Result = TypeVar("Result")
+RangeOf = Callable[[str], AbstractContextManager[None]]  # what surrounds a part of a step, by its name
 
 
 @contextmanager
@@ -29,12 +31,17 @@ def named(name: str, device: torch.device) -> Iterator[None]:
                 torch.cuda.nvtx.range_pop()
 
 
-def with_ranges(step: Step, device: torch.device) -> Step:
-    """The step with a named range around each part; `clear` is the last."""
+def ranges_on(device: torch.device) -> RangeOf:
+    """Named ranges for work on a device."""
+    return partial(named, device=device)
+
+
+def with_ranges(step: Step, range_of: RangeOf) -> Step:
+    """The step with a range around each part; `clear` is the last."""
 
     def around(name: str, part: Callable[..., Result]) -> Callable[..., Result]:
         def marked(*arguments: Any) -> Result:
-            with named(name, device):
+            with range_of(name):
                 return part(*arguments)
 
         return marked
@@ -77,17 +84,17 @@ def step_marks(step: Step, numbers: range) -> Iterator[Step]:
 
 
 class _MarkedBatches:
-    """Batches with a named range around the wait for each."""
+    """Batches with a range around the wait for each."""
 
-    def __init__(self, feed: Feed, device: torch.device) -> None:
+    def __init__(self, feed: Feed, range_of: RangeOf) -> None:
         self._feed = feed
-        self._device = device
+        self._range_of = range_of
 
     def __iter__(self) -> "_MarkedBatches":
         return self
 
     def __next__(self) -> Batch:
-        with named(trace.INPUT, self._device):
+        with self._range_of(trace.INPUT):
             return next(self._feed.batches)
 
     def close(self) -> None:
@@ -95,6 +102,6 @@ class _MarkedBatches:
         self._feed.close()
 
 
-def with_input_range(feed: Feed, device: torch.device) -> Feed:
-    """The feed with a named range around every wait."""
-    return dataclasses.replace(feed, batches=_MarkedBatches(feed, device))
+def with_input_range(feed: Feed, range_of: RangeOf) -> Feed:
+    """The feed with a range around every wait."""
+    return dataclasses.replace(feed, batches=_MarkedBatches(feed, range_of))

@@ -3,21 +3,24 @@
 import contextlib
 import dataclasses
 import json
-import statistics
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from scalescope.catalog.training import Training
 from scalescope.experiment.trial import Trial
+from scalescope.results.traces.events import OPTIMIZER
 from scalescope.worker.process.group import Group
+from scalescope.worker.rank_profile.marks import StepMarks, marked_gradients, trained_parameters
+from scalescope.worker.rank_profile.moments import moments_of
+from scalescope.worker.rank_profile.timed_steps import TimedStep, timed_step, typical_step
 from scalescope.worker.training.assembly import build_feed, optimizer_factory, with_levers
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.pacing import Pace, PacedModel, SleepingOptimizer
-from scalescope.worker.training.step import Batch, Step, Workload, plain_step
+from scalescope.worker.training.ranges import with_ranges
+from scalescope.worker.training.step import Workload, plain_step
 
 _WARMUPS = 2
 _MEASURED = 5
@@ -66,84 +69,34 @@ def paced(workload: Workload, times: ComputeTimes) -> Workload:
     return dataclasses.replace(workload, model=model, loss=loss, make_optimizer=make_optimizer)
 
 
-def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that get gradients, in the model's order."""
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
 def _measure(workload: Workload, trial: Trial, group: Group, device: torch.device) -> ComputeTimes:
     """Medians over a few plain steps, while the other ranks wait."""
     make = workload.make_optimizer or optimizer_factory(trial.options(Training))
-    optimizer = make(iter(trained_parameters(workload.model)))
-    step = with_levers(trial, plain_step(workload, workload.model, optimizer), device)
+    parameters = trained_parameters(workload.model)
+    marks = StepMarks(moments_of(device))
+    step = with_levers(trial, plain_step(workload, workload.model, make(iter(parameters))), device)
+    step = with_ranges(step, marks.part)
     feed = build_feed(trial, workload, group, device)
     try:
-        with _unchanged(workload.model), gradient_times(workload.model) as ready:
-            timed = [_timed_step(step, next(feed.batches), ready) for _ in range(_WARMUPS + _MEASURED)]
+        with _unchanged(workload.model), marked_gradients(parameters, marks):
+            marks.begin()
+            for _ in range(_WARMUPS + _MEASURED):
+                step.backward(step.forward(next(feed.batches)))
+                step.apply()
+                step.clear()
     finally:
         feed.close()
-    return summarise(timed[_WARMUPS:])
+    return compute_times(typical_step([timed_step(marked) for marked in marks.read()[_WARMUPS:]]))
 
 
-@dataclass(kw_only=True)
-class TimedStep:
-    """The times of one step; gradients by the index of their parameter, from the start of backward."""
-
-    forward_s: float
-    optimizer_s: float
-    gradient_ready_s: dict[int, float] = field(default_factory=dict)
-
-
-def _timed_step(step: Step, batch: Batch, ready: dict[int, float]) -> TimedStep:
-    ready.clear()
-    began = time.perf_counter()
-    loss = step.forward(batch)
-    forward_ended = time.perf_counter()
-    step.backward(loss)
-    backward_ended = time.perf_counter()
-    step.apply()
-    ended = time.perf_counter()
-    step.clear()
-    return TimedStep(
-        forward_s=forward_ended - began,
-        optimizer_s=ended - backward_ended,
-        gradient_ready_s={number: moment - forward_ended for number, moment in ready.items()},
-    )
-
-
-def summarise(steps: list[TimedStep]) -> ComputeTimes:
-    """Medians of several steps, over the parameters that got a gradient in all of them."""
-    numbers = set.intersection(*(set(step.gradient_ready_s) for step in steps))
-    after = {
-        number: statistics.median(step.gradient_ready_s[number] for step in steps)
-        for number in sorted(numbers)
-    }
-    order = sorted(after, key=lambda number: after[number])
+def compute_times(step: TimedStep) -> ComputeTimes:
+    """What ranks sleep for; clearing gradients is left out, which they do themselves."""
     return ComputeTimes(
-        forward_s=statistics.median(step.forward_s for step in steps),
-        optimizer_s=statistics.median(step.optimizer_s for step in steps),
-        ready_order=order,
-        gradient_ready_s=[after[number] for number in order],
+        forward_s=step.forward_s,
+        optimizer_s=step.parts_s[OPTIMIZER],
+        ready_order=list(step.gradients_s),
+        gradient_ready_s=list(step.gradients_s.values()),
     )
-
-
-@contextlib.contextmanager
-def gradient_times(model: nn.Module) -> Iterator[dict[int, float]]:
-    """Records when each trained parameter, by index, has its gradient."""
-    moments: dict[int, float] = {}
-
-    def record(number: int) -> None:
-        moments[number] = time.perf_counter()
-
-    handles = [
-        parameter.register_post_accumulate_grad_hook(lambda _, number=number: record(number))
-        for number, parameter in enumerate(trained_parameters(model))
-    ]
-    try:
-        yield moments
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager

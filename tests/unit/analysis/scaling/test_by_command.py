@@ -1,5 +1,6 @@
 """The waterfall of a training command: terms that no launch separates are merged and named, never guessed."""
 
+import dataclasses
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -32,6 +33,7 @@ from scalescope.experiment.ablations import (
     with_preloaded_input,
     without_communication,
 )
+from scalescope.experiment.recordings import arrivals_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from tests.unit.analysis.made_commands import command_launches, make_command
@@ -207,9 +209,35 @@ def test_input_that_was_not_preloaded_is_part_of_what_cannot_be_separated_anyway
     assert INPUT in term.includes and term.time_s is not None
 
 
+def recorded_ranks(trial: Trial, waited_s: float) -> list[Result]:
+    """Recorded launches in which one of two ranks waits so long in the single exchange of a step."""
+    launches = []
+    for result in command_launches(arrivals_of(trial), (0.030, 0.030), samples=None):
+        ranks = []
+        for record in result.ranks:
+            exposed_s = 0.004 + (waited_s if record.rank == 0 else 0.0)
+            parts = dict.fromkeys(("copy_s", "idle_host_s", "idle_data_s", "idle_queued_s"), 0.0)
+            parts |= {"step_s": 0.030, "compute_s": 0.030 - exposed_s, "exposed_s": exposed_s}
+            parts |= {"collective_s": exposed_s, "collective_exposed_s": exposed_s}
+            samples = {f"trace/{name}": [time_s] * 4 for name, time_s in parts.items()}
+            counters = {**record.counters, "collectives_per_step": 1}
+            ranks.append(dataclasses.replace(record, samples=samples, counters=counters))
+        launches.append(dataclasses.replace(result, ranks=ranks))
+    return launches
+
+
 def test_recorded_waiting_separates_random_skew_only_where_there_is_a_record() -> None:
-    waterfall = waterfall_of(command_launches(ONE, around(0.020)), *two_ranks())
+    launches = command_launches(ONE, around(0.020)), *two_ranks()
+    waterfall = waterfall_of(*launches)
     assert term_of(waterfall, COMMUNICATION).includes == (RANDOM_SKEW,)
+    assert waterfall.split is None
+    waterfall = waterfall_of(*launches, recorded_ranks(TWO, 0.006))
+    assert term_of(waterfall, COMMUNICATION).includes == ()
+    # One of two ranks waits 6 ms: 3 ms of a step's mean over ranks, and communication has that much less.
+    assert time_of(waterfall, RANDOM_SKEW) == pytest.approx(0.003, rel=1e-2)
+    assert time_of(waterfall, COMMUNICATION) == pytest.approx(0.005, rel=1e-2)
+    assert waterfall.split is not None and waterfall.split.exposed_s.value == pytest.approx(0.004)
+    assert adds_up(waterfall)
 
 
 def test_without_samples_there_are_no_rows() -> None:

@@ -1,6 +1,5 @@
 """Scaling: speedup, efficiency, baselines, exposed communication, Amdahl and the words for them."""
 
-import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +12,6 @@ from scipy import stats
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.scaling.rows import (
     ScalingRow,
-    next_world_sizes,
     scaling_rows,
     smallest_batch_reaching,
 )
@@ -117,7 +115,6 @@ def test_without_one_rank_the_smallest_world_is_the_baseline() -> None:
     assert row.speedup.value == pytest.approx(1.6)
     assert row.efficiency.value == pytest.approx(0.8)
     assert row.serial_fraction is None
-    assert row.allowed_speedup(8) is None
 
 
 def test_every_batch_has_a_baseline_of_its_own() -> None:
@@ -183,28 +180,22 @@ def strong(strategy: str, ranks: int) -> Trial:
     return make_trial(strategy=strategy, world_size=ranks, global_batch_size=40)
 
 
-def test_strong_scaling_has_karp_and_flatts_serial_fraction_and_amdahl_inverts_it() -> None:
+def test_strong_scaling_has_karp_and_flatts_serial_fraction() -> None:
     serial = 0.1
     step = 0.010 * (serial + (1 - serial) / 4)
     baseline, row = rows_of((strong("single", 1), 0.010), (strong("ddp", 4), step))
     assert baseline.serial_fraction is None
     assert row.serial_fraction == pytest.approx(serial)
     assert row.amdahl_fraction == row.serial_fraction
-    assert row.allowed_speedup(4) == pytest.approx(row.speedup.value)
-    assert row.allowed_speedup(8) == pytest.approx(1 / (0.1 + 0.9 / 8))
-    assert row.allowed_speedup(10**9) == pytest.approx(10, rel=1e-6)
 
 
-def test_weak_scaling_has_gustafsons_serial_fraction_and_his_law_inverts_it() -> None:
+def test_weak_scaling_has_gustafsons_serial_fraction() -> None:
     serial = 0.1
     speedup = 4 - serial * 3
     baseline, row = rows_of((plain(), 0.010), (ddp(4), 0.010 * 4 / speedup))
     assert baseline.serial_fraction is None
     assert row.speedup.value == pytest.approx(speedup)
     assert row.serial_fraction == pytest.approx(serial)
-    assert row.allowed_speedup(4) == pytest.approx(speedup)
-    assert row.allowed_speedup(8) == pytest.approx(8 - 0.1 * 7)
-    assert row.allowed_speedup(1001) == pytest.approx(901)  # grows with the work: no ceiling
 
 
 def test_amdahls_fraction_of_weak_scaling_is_karp_and_flatts_all_the_same() -> None:
@@ -221,9 +212,7 @@ def test_without_one_rank_no_law_has_a_serial_fraction() -> None:
         rows_of((strong("ddp", 2), 0.010), (strong("ddp", 4), 0.008)),
     ):
         assert len(rows) == 2
-        assert {(row.amdahl_fraction, row.serial_fraction, row.allowed_speedup(8)) for row in rows} == {
-            (None, None, None)
-        }
+        assert {(row.amdahl_fraction, row.serial_fraction) for row in rows} == {(None, None)}
 
 
 @pytest.mark.parametrize(
@@ -231,12 +220,11 @@ def test_without_one_rank_no_law_has_a_serial_fraction() -> None:
     [(plain, ddp, 0.009), (partial(strong, "single", 1), partial(strong, "ddp"), 0.002)],
     ids=["weak", "strong"],
 )
-def test_more_than_linear_speedup_predicts_no_allowed_speedup(
+def test_more_than_linear_speedup_has_a_serial_fraction_below_0(
     baseline: Callable[[], Trial], scaled: Callable[[int], Trial], step: float
 ) -> None:
     _, row = rows_of((baseline(), 0.010), (scaled(4), step))
     assert row.serial_fraction is not None and row.serial_fraction < 0
-    assert row.allowed_speedup(8) is None
 
 
 @pytest.mark.parametrize(
@@ -249,7 +237,6 @@ def test_slower_than_one_rank_is_covered_by_no_law(
 ) -> None:
     _, row = rows_of((baseline(), 0.010), (scaled(2), step))
     assert row.serial_fraction is not None and row.serial_fraction > 1
-    assert row.allowed_speedup(8) is None
     assert row.reading == "negative scaling"
 
 
@@ -303,32 +290,6 @@ def test_a_share_without_an_interval_is_not_certain() -> None:
 
 def test_no_batch_is_named_where_only_baselines_were_measured() -> None:
     assert smallest_batch_reaching(rows_of((plain(), 0.010)), 0.8).batch is None
-
-
-@pytest.mark.parametrize(
-    ("measured", "room", "expected"),
-    [(1, 8, (2, 4)), (2, 8, (4, 8)), (3, 8, (4, 8)), (4, 8, (8,)), (6, 8, (8,)), (8, 8, ()), (2, None, ())],
-)
-def test_one_node_is_extrapolated_to_its_own_end(
-    measured: int, room: int | None, expected: tuple[int, ...]
-) -> None:
-    assert next_world_sizes([row_with(0.9, ranks=measured)], room) == expected
-
-
-@pytest.mark.parametrize(("nodes", "expected"), [(2, (16, 32)), (4, (16, 32))])
-def test_several_nodes_are_extrapolated_by_whole_nodes(nodes: int, expected: tuple[int, ...]) -> None:
-    row = row_with(0.9, ranks=8)
-    hosts = tuple(f"node{rank * nodes // 8}" for rank in range(8))
-    launches = tuple(dataclasses.replace(launch, hosts=hosts) for launch in row.configuration.launches)
-    configuration = dataclasses.replace(row.configuration, launches=launches)
-    assert next_world_sizes([dataclasses.replace(row, configuration=configuration)], 4) == expected
-
-
-def test_ranks_behind_links_of_their_own_stand_for_nodes() -> None:
-    row = row_with(0.9, ranks=4)
-    trial = row.trial.replace(link="1gbit")
-    configuration = dataclasses.replace(row.configuration, trial=trial)
-    assert next_world_sizes([dataclasses.replace(row, configuration=configuration)], 2) == (8, 16)
 
 
 def test_one_launch_gives_numbers_without_intervals() -> None:

@@ -10,12 +10,13 @@ import pytest
 
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import settings_of
-from scalescope.errors import BadInput
+from scalescope.errors import BadInput, ScalescopeError
 from scalescope.experiment.trial import Trial
 from scalescope.launch.attached import launcher as attached
 from scalescope.launch.attached.launcher import AttachedLauncher, members_of
 from scalescope.launch.attached.rank_context import RankContext
 from scalescope.launch.fake import TWO_CORES
+from scalescope.launch.launcher import RanksLost
 from scalescope.launch.probing import Node
 from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import WINDOW
@@ -65,9 +66,16 @@ def test_a_command_is_refused_by_ranks_that_are_already_there(monkeypatch: pytes
 class Worker:
     """Rank 0's worker, whose ranks on two nodes answer a trial."""
 
-    def __init__(self, answers: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, answers: Sequence[dict[str, Any]], **more: Any) -> None:
         self.stdin = io.BytesIO()
-        self.stdout = io.BytesIO(json.dumps({"answers": list(answers)}).encode() + b"\n")
+        self.stdout = io.BytesIO(json.dumps({"answers": list(answers), **more}).encode() + b"\n")
+        self.is_killed = False
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+    def wait(self) -> int:
+        return -9
 
     @property
     def request(self) -> dict[str, Any]:
@@ -131,3 +139,53 @@ def test_a_node_without_ranks_in_a_trial_is_not_sampled(
     _, telemetry = _launch(worker, tmp_path, monkeypatch, world_size=2)
     assert worker.request["watch"] == {}
     assert "hosts" not in telemetry and "cpu" in telemetry
+
+
+def _failed(rank: int, message: str, **more: Any) -> dict[str, Any]:
+    error = {"message": message, "at_wall_s": 0.0, "step": None, "out_of_memory": False, **more}
+    return {"rank": rank, "host": "n", "state": "failed", "error": error}
+
+
+def _stalled(rank: int, step: int) -> dict[str, Any]:
+    return _failed(rank, "no progress for 9 s", step=step, stalled=True, position=[3, step, step + 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("second", "status", "code", "reason"),
+    [
+        (_stalled(1, 5), "hang", 5, "rank 1 hangs at step 5: no progress for 9 s"),
+        (_stalled(1, 8), "hang", 5, "all ranks hang at step 8: no progress for 9 s"),
+        (_failed(1, "lost", lost=True), "hang", 5, "rank 1 does not answer: no progress for 9 s"),
+        (_done(1), "hang", 5, "rank 0 hangs at step 8: no progress for 9 s"),
+        (_failed(1, "ValueError: mine", step=5), "failed", 4, "rank 1 failed at step 5: ValueError: mine"),
+    ],
+)
+def test_the_rank_that_the_others_wait_for_is_named(
+    second: dict[str, Any],
+    status: str,
+    code: int,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = Worker([_stalled(0, 8), second], hang=True)
+    with pytest.raises(RanksLost) as lost:
+        _launch(worker, tmp_path, monkeypatch, world_size=2)
+    assert (lost.value.outcome.status, lost.value.exit_code, lost.value.outcome.reason) == (
+        status,
+        code,
+        reason,
+    )
+    assert "the other ranks cannot continue" in str(lost.value)
+    assert worker.is_killed
+
+
+@pytest.mark.parametrize("code", [3, 5])
+def test_what_the_worker_could_not_do_ends_the_command_with_its_code(
+    code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker([], refused={"message": "rank 1 of 2 did not join", "exit_code": code})
+    monkeypatch.setattr(attached, "start_worker", lambda *_, **__: worker)
+    with pytest.raises(ScalescopeError, match="rank 1 of 2 did not join") as error:
+        AttachedLauncher(RankContext(0, 2)).machine()
+    assert error.value.exit_code == code

@@ -35,12 +35,12 @@ def test_the_worker_starts_with_these_variables(monkeypatch: pytest.MonkeyPatch)
     for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"):
         monkeypatch.delenv(name, raising=False)
     with contextlib.ExitStack() as held:
-        first, _ = worker_variables(RankContext(0, 2), held)
-        second, _ = worker_variables(RankContext(1, 2), held)
+        first, _ = worker_variables(RankContext(0, 2), held, 300.0)
+        second, _ = worker_variables(RankContext(1, 2), held, 300.0)
         assert first["NCCL_DEBUG"] == second["NCCL_DEBUG"] == "INFO"
         assert first["NCCL_DEBUG_FILE"] != second["NCCL_DEBUG_FILE"]
         assert Path(first["NCCL_DEBUG_FILE"]).parent.is_dir()
     assert not Path(first["NCCL_DEBUG_FILE"]).parent.exists()
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
     with contextlib.ExitStack() as held:
-        assert worker_variables(RankContext(0, 2), held) == ({}, None)
+        assert worker_variables(RankContext(0, 2), held, 300.0) == ({"SCALESCOPE_INIT_TIMEOUT": "300"}, None)

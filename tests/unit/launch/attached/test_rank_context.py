@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalescope.errors import BadInput
+from scalescope.errors import BadInput, CannotRun
 from scalescope.launch.attached.rank_context import RankContext, port_of, rank_context, stray_variables
 
 _TORCHRUN = {
@@ -15,7 +15,8 @@ _TORCHRUN = {
 
 
 def test_a_complete_set_makes_a_rank() -> None:
-    assert rank_context({**_TORCHRUN, "HOME": "/"}) == RankContext(1, 4)
+    context = rank_context({**_TORCHRUN, "MASTER_ADDR": "n1", "HOME": "/"})
+    assert context == RankContext(1, 4)
     assert stray_variables(_TORCHRUN) == []
 
 
@@ -36,10 +37,56 @@ def test_an_empty_value_does_not_count() -> None:
     assert stray_variables({"RANK": ""}) == ["RANK"]
 
 
-@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
-def test_words_for_numbers_are_bad_input(name: str) -> None:
-    with pytest.raises(BadInput, match="are not numbers; unset them"):
-        rank_context({**_TORCHRUN, name: "one"})
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"RANK": "one"}, "RANK is 'one', which is not a number"),
+        ({"RANK": "5"}, "RANK is 5, expected 0 to 3"),
+        ({"RANK": "-1"}, "RANK is '-1', which is not a number"),
+        ({"RANK": "9" * 5000}, "RANK is '999"),
+        ({"RANK": "\u0663"}, r"RANK is '\\u0663'"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE is 0, expected 1 to"),
+        ({"WORLD_SIZE": "4.0"}, "WORLD_SIZE is '4.0', which is not a number"),
+        ({"LOCAL_RANK": "foo"}, "LOCAL_RANK is 'foo', which is not a number"),
+        ({"LOCAL_RANK": "4"}, "LOCAL_RANK is 4, expected 0 to 3"),
+        ({"LOCAL_WORLD_SIZE": "1"}, "LOCAL_WORLD_SIZE is 1, expected 2 to 4"),
+        ({"MASTER_PORT": "http"}, "MASTER_PORT is 'http', which is not a number"),
+        ({"MASTER_PORT": "0"}, "MASTER_PORT is 0, expected 1 to 65535"),
+        ({"MASTER_PORT": "65536"}, "MASTER_PORT is 65536, expected 1 to 65535"),
+        ({"MASTER_ADDR": "a b\n\x1b[2J"}, r"MASTER_ADDR is 'a b\\n\\x1b\[2J', which is not a host name"),
+    ],
+)
+def test_wrong_variables_are_refused_by_name(change: dict[str, str], message: str) -> None:
+    with pytest.raises(CannotRun, match=message) as refusal:
+        rank_context({**_TORCHRUN, **change})
+    assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("localhost", "127.0.0.1"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("127.1.2.3", "127.1.2.3"),
+        ("::1", "::1"),
+        ("[::1]", "::1"),
+        ("n1", None),
+        ("10.0.0.1", None),
+        ("127.0.0.1.example", None),
+    ],
+)
+def test_ranks_that_meet_at_the_loopback_stay_on_it(host: str, address: str | None) -> None:
+    context = rank_context({**_TORCHRUN, "MASTER_ADDR": host})
+    assert context is not None
+    assert context.variables.get("SCALESCOPE_STORE_ADDRESS") == address
+    assert context.variables.get("GLOO_SOCKET_IFNAME") == (None if address is None else "lo")
+
+
+def test_all_ranks_on_one_host_stay_on_the_loopback_and_a_choice_is_kept() -> None:
+    alone = {**_TORCHRUN, "MASTER_ADDR": "n1", "LOCAL_WORLD_SIZE": "4", "NCCL_SOCKET_IFNAME": "ib0"}
+    context = rank_context(alone)
+    assert context is not None
+    assert context.variables == {"GLOO_SOCKET_IFNAME": "lo"}
 
 
 _STEP = {
@@ -105,7 +152,9 @@ def test_an_address_that_was_given_is_kept() -> None:
 
 
 def test_torchrun_inside_a_step_decides() -> None:
-    assert rank_context({**_STEP, **_TORCHRUN}) == RankContext(1, 4)
+    context = rank_context({**_STEP, **_TORCHRUN})
+    assert context is not None
+    assert (context.rank, context.world_size, context.directory) == (1, 4, None)
 
 
 @pytest.mark.parametrize(
@@ -135,10 +184,19 @@ def test_a_single_stray_variable_does_not_hide_a_step() -> None:
     ("change", "message"),
     [
         ({"SLURM_PROCID": "one"}, "SLURM_PROCID is 'one', which is not a number"),
-        ({"SLURM_STEP_NODELIST": "n[1-"}, "not a list of hosts"),
+        ({"SLURM_PROCID": "3"}, "SLURM_PROCID is 3, expected 0 to 2"),
+        ({"SLURM_JOB_ID": "7/../7"}, "SLURM_JOB_ID is '7/../7', which is not the number of a job"),
+        ({"SLURM_JOB_ID": "7/7", "SLURM_STEP_NODELIST": "n3"}, "SLURM_JOB_ID is '7/7'"),
+        ({"SLURM_RESTART_COUNT": "../1", "SLURM_STEP_NODELIST": "n3"}, "SLURM_RESTART_COUNT is '../1'"),
+        ({"MASTER_PORT": "x"}, "MASTER_PORT is 'x', which is not a number"),
         ({"SLURM_STEP_NODELIST": ""}, "start them with srun"),
     ],
 )
-def test_a_broken_step_is_bad_input(change: dict[str, str], message: str) -> None:
-    with pytest.raises(BadInput, match=message):
+def test_a_broken_step_is_refused(change: dict[str, str], message: str) -> None:
+    with pytest.raises(CannotRun, match=message):
         rank_context({**_STEP, **change})
+
+
+def test_a_broken_list_of_hosts_is_bad_input() -> None:
+    with pytest.raises(BadInput, match="not a list of hosts"):
+        rank_context({**_STEP, "SLURM_STEP_NODELIST": "n[1-"})

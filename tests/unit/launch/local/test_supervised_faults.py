@@ -1,6 +1,6 @@
 """The fault matrix with processes that are ranks in all but torch: who is named, and that nothing is left.
 
-What only real ranks can show (torch's own errors and the group's reaction to a death) is in tests/gloo.
+What only real ranks can show (torch's own errors and the group's reaction to a death) is in tests/faults.
 """
 
 import os

@@ -1,5 +1,6 @@
 """The supervisor, with ranks that are only played: blame, limits, and an end that always comes."""
 
+import dataclasses
 import json
 import time
 from collections.abc import Sequence
@@ -11,8 +12,10 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import settings_of
 from scalescope.launch.local import logs
 from scalescope.launch.local import supervisor as module
+from scalescope.launch.local.processes import SpawnFailed
 from scalescope.launch.local.rank_watch import RankWatch, SupervisedLaunch, SupervisedRank
 from scalescope.launch.local.supervisor import Supervisor
+from scalescope.launch.memory_kills import MemoryKills
 from scalescope.results.ranks.heartbeat import Beat, Heartbeats, Phase, RankStage
 from scalescope.results.ranks.rank_placement import RankPlacement
 
@@ -67,9 +70,16 @@ class _Stage:
         (self.directory / f"{rank}.json").write_text(json.dumps(record))
 
     def supervisor(
-        self, deadline: float | None = None, *, memory_is_limited: bool = False, **limits: float
+        self,
+        deadline: float | None = None,
+        *,
+        memory_is_limited: bool = False,
+        kills: MemoryKills | None = None,
+        **limits: float,
     ) -> Supervisor:
         launch = self._launch(deadline, memory_is_limited=memory_is_limited, **limits)
+        if kills is not None:
+            launch = dataclasses.replace(launch, kills=kills)
         return Supervisor(launch, _Silent(), time.sleep)
 
     def watch(self) -> RankWatch:
@@ -130,6 +140,27 @@ def test_of_two_errors_the_one_with_less_progress_is_blamed(tmp_path: Path) -> N
     assert (outcome.rank, outcome.reason) == (1, "rank 1 failed at step 5: ValueError: mine")
 
 
+@pytest.mark.parametrize(
+    ("counted", "status"),
+    [(("sys/fs/cgroup/memory.events",), "oom"), (("proc/vmstat",), "failed"), ((), "failed")],
+)
+def test_a_rank_that_the_kernel_ended_for_want_of_memory_is_named_by_its_counters(
+    counted: tuple[str, ...], status: str, tmp_path: Path
+) -> None:
+    counters = ("proc/self/cgroup", "proc/vmstat", "sys/fs/cgroup/memory.events")
+    for name, text in zip(counters, ("0::/\n", "oom_kill 0\n", "oom_kill 0\n"), strict=True):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    play = _Stage(tmp_path, [-9])
+    supervisor = play.supervisor(kills=MemoryKills(tmp_path))
+    for name in counted:
+        (tmp_path / name).write_text("oom_kill 1\n")
+    outcome = supervisor.run()
+    assert outcome.status == status
+    assert outcome.reason is not None
+    assert ("out of memory" in outcome.reason) is bool(counted)
+
+
 def test_a_rank_that_leaves_before_its_first_step_is_reported(tmp_path: Path) -> None:
     outcome = _Stage(tmp_path, [0]).supervisor().run()
     assert (outcome.status, outcome.rank, outcome.step) == ("failed", 0, None)
@@ -157,6 +188,27 @@ def test_a_rank_that_is_done_but_never_exits_is_ended_and_its_result_kept(tmp_pa
     assert outcome.status == "ok"
     assert [record.rank for record in outcome.records] == [0, 1]
     assert outcome.notes == ["rank 0 did not exit within 0.1 s and was killed"]
+
+
+class _LostProcess(_PlayedProcess):
+    """A rank of a zygote that was killed."""
+
+    def poll(self) -> int | None:
+        raise SpawnFailed("ended")
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_ranks_that_finished_before_their_zygote_ended_are_kept(tmp_path: Path, finished: bool) -> None:
+    play = _Stage(tmp_path, [0, 0])
+    for rank in (0, 1)[: None if finished else 1]:
+        play.wrote(rank, None)
+    play.ranks[1].process = _LostProcess(None)
+    if finished:
+        outcome = play.supervisor().run()
+        assert (outcome.status, len(outcome.records)) == ("ok", 2)
+    else:
+        with pytest.raises(SpawnFailed):
+            play.supervisor().run()
 
 
 def test_a_rank_that_recorded_its_error_and_never_exits_has_failed(tmp_path: Path) -> None:

@@ -133,6 +133,19 @@ NOT_OVER = "The search is not over; --resume, with a larger --budget, continues 
                 NOT_OVER,
             ],
         ),
+        (  # launches failed: more time would not help
+            {
+                **NOTHING,
+                "combinations": (CURRENT,),
+                "finished": False,
+                "budget_ended": False,
+                "levers": (LEVERS[4],),
+            },
+            [
+                "Only the current settings could be measured.",
+                "The search is not over; --resume continues it.",
+            ],
+        ),
         (
             {**NOTHING, "combinations": (CURRENT,), "levers": (LEVERS[3],)},
             ["Only the current settings could be measured; every lever that was tried failed."],
@@ -165,6 +178,7 @@ def test_what_is_slower_and_cannot_be_used_is_not_worth_a_line() -> None:
         ({}, "scalescope train /run/tuned.yaml"),
         ({**NONE_FASTER, "at_most": 0.1}, None),
         ({**NONE_FASTER, "finished": False}, "scalescope resume /run --budget 10m"),
+        ({**NONE_FASTER, "finished": False, "budget_ended": False}, "scalescope resume /run"),
         ({**NONE_FASTER, "finished": False, "one_launch_each": True}, None),
         ({**NOTHING, "combinations": (), "baseline_failure": "failed: lost", "finished": False}, None),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.worker.attach.imports import after_import, forget_imports
+from scalescope.worker.attach.imports import after_import, apart_from_script, forget_imports
 
 
 def test_the_action_comes_after_the_whole_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,3 +39,24 @@ def test_a_module_that_does_not_exist_fails_as_usual() -> None:
             importlib.import_module("no_such_module_at_all")
     finally:
         forget_imports()
+
+
+def test_modules_of_a_script_are_not_ours_and_ours_not_the_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("colorsys", "only_of_script"):
+        (tmp_path / f"{name}.py").write_text("is_of_script = True\n")
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, "plistlib", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    before = [*sys.path]
+    with apart_from_script():
+        ours = importlib.import_module("colorsys")
+        importlib.import_module("plistlib")
+    assert sys.path == before
+    assert hasattr(ours, "rgb_to_hls")
+    assert "plistlib" in sys.modules  # the script has no other
+    assert importlib.import_module("colorsys").is_of_script
+    assert importlib.import_module("only_of_script").is_of_script
+    for name in ("colorsys", "only_of_script"):
+        del sys.modules[name]

@@ -81,3 +81,29 @@ def test_arguments_are_changed_and_prefetching_needs_processes(samples: TensorDa
         watch.remove()
     assert (loader.num_workers, loader.pin_memory, loader.prefetch_factor) == (0, False, None)
     assert watch.changed == 1
+
+
+@pytest.mark.parametrize(
+    "collate",
+    [
+        None,
+        lambda samples: torch.stack([sample[0] for sample in samples]),
+        lambda samples: {"name": "x", "inputs": torch.stack([sample[0] for sample in samples])},
+        lambda samples: ((torch.stack([sample[0] for sample in samples]),), 0),
+    ],
+    ids=["list", "tensor", "mapping", "nested"],
+)
+def test_settled_loaders_count_the_data_of_the_training_only(samples: TensorDataset, collate: Any) -> None:
+    watch = installed({})
+    validation = TensorDataset(torch.zeros(7))
+    try:
+        loader = DataLoader(samples, batch_size=8, collate_fn=collate)
+        list(loader)
+        watch.settle()
+        assert watch.samples == 0
+        list(loader)
+        list(DataLoader(validation, batch_size=2))
+        assert watch.samples == 20
+        assert watch.wait_s > 0
+    finally:
+        watch.remove()

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from scalescope.worker.attach.optimizers import OptimizerEvents
 
@@ -77,3 +78,47 @@ def test_nothing_is_noted_after_removal() -> None:
     watch.remove()
     made()[1].step()
     assert stepped == []
+
+
+def test_a_settled_script_calls_at_the_end_of_its_step(events: tuple[OptimizerEvents, list[Any]]) -> None:
+    watch, stepped = events
+    _, optimizer = made()
+    _, other = made()
+    optimizer.step()
+    ends: list[int] = []
+    watch.settle((optimizer, lambda: ends.append(1)))
+    optimizer.step()
+    other.step()
+    assert (len(ends), stepped, watch.events) == (1, [optimizer, other], 3)
+
+
+def test_what_is_stepped_inside_another_is_not_an_event_after_settling(
+    events: tuple[OptimizerEvents, list[Any]],
+) -> None:
+    watch, stepped = events
+    _, inner = made()
+    outer = Outer(inner)
+    outer.step()
+    watch.settle(None)
+    outer.step()
+    assert stepped == [outer, outer]
+
+
+def test_hooks_can_be_settled_and_removed_while_others_wait_for_their_turn() -> None:
+    _, optimizer = made()
+    calls: list[str] = []
+
+    def on_step(_: torch.optim.Optimizer) -> None:
+        calls.append("ours")
+        if len(calls) == 1:
+            watch.settle((optimizer, watch.remove))
+
+    watch = OptimizerEvents(on_step)
+    watch.install()
+    later = register_optimizer_step_post_hook(lambda *_: calls.append("later"))
+    try:
+        for _ in range(3):
+            optimizer.step()
+    finally:
+        later.remove()
+    assert calls == ["ours", "later", "later", "later"]

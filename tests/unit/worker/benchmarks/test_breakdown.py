@@ -1,32 +1,18 @@
-"""Breakdown: refused without a GPU; how many steps it records, and what it stores of them."""
+"""Breakdown: refused without a GPU, and within the steps that its card announces."""
 
-from collections import Counter
 from unittest import mock
 
 import pytest
 import torch
 
-from scalescope.catalog.benchmarks.breakdown import (
-    LEAST_STEPS,
-    MOST_STEPS,
-    PLAIN_STEPS,
-    WATCHED_STEPS,
-    Breakdown,
-)
+from scalescope.catalog.benchmarks.breakdown import WATCHED_STEPS, Breakdown
 from scalescope.errors import BadInput
 from scalescope.experiment.recordings import breakdown_of
-from scalescope.results.traces import step_parts
-from scalescope.results.traces.replay import HostCall, LaunchDelays
-from scalescope.results.traces.step_trace import StepTrace
-from scalescope.worker.benchmarks.breakdown import _counts, _store, _store_waits, measure
-from scalescope.worker.trace.synchronizations import Synchronizations
-from scalescope.worker.training.measurements import Measurements
+from scalescope.worker.benchmarks.breakdown import measure
+from scalescope.worker.trace.parts import step_counts
 from tests.unit.analysis.made_results import make_trial
 
 from ..making import CPU, options
-
-LINE = ("/home/user/model.py", 31, "forward")
-STEPS = 4
 
 
 def test_on_the_cpu_it_is_refused() -> None:
@@ -34,105 +20,15 @@ def test_on_the_cpu_it_is_refused() -> None:
         measure(breakdown_of(make_trial()), mock.Mock(), CPU, mock.Mock(), None)
 
 
-@pytest.mark.parametrize(
-    ("step_s", "plain", "recorded"),
-    [
-        (0.0, PLAIN_STEPS, 1 + MOST_STEPS),
-        (0.01, PLAIN_STEPS, 1 + MOST_STEPS),
-        (0.2, 5, 1 + 5),
-        (60.0, LEAST_STEPS, 1 + LEAST_STEPS),
-    ],
-)
-def test_long_steps_are_recorded_less_often(step_s: float, plain: int, recorded: int) -> None:
-    assert _counts(step_s) == (plain, recorded)
-
-
-def test_a_launch_never_takes_more_steps_than_its_card_says() -> None:
-    card = options(Breakdown, "cuda")
-    most = card.warmup_on("cuda") + sum(_counts(0.0)) + 2 * WATCHED_STEPS
-    assert card.steps() == most
-    assert card.warmup_on("cuda") >= card.warmup_on("cpu") == card.warmup_steps
-
-
-def waiting_trace(waits: dict[str, float] | None = None) -> StepTrace:
-    """Steps of 13 s of which 3 follow on a wait."""
-    calls = [
-        call
-        for step in range(STEPS)
-        for call in (
-            HostCall(
-                kind="launch",
-                before_s=2.0,
-                waited_input_s=0.0,
-                call_s=0.0,
-                kernel_s=10.0,
-                stream="compute",
-                step=step,
-            ),
-            HostCall(kind="wait", before_s=0.0, waited_input_s=0.0, call_s=1.0, step=step),
-        )
-    ]
-    return StepTrace(
-        parts={step_parts.STEP: [13.0] * STEPS, step_parts.FORWARD: [10.0] * STEPS},
-        counters={"kernels_per_step": 1.0},
-        kernels=[{"name": "gemm", "time_s": 10.0, "count": 1.0}],
-        waits={} if waits is None else waits,
-        calls=calls,
-        delays=LaunchDelays(latency_s=0.0, pause_s=0.0),
-    )
-
-
-def test_parts_counters_and_replays_are_stored() -> None:
-    measurements = Measurements()
-    _store(measurements, waiting_trace(), 12.0)
-    assert measurements.samples["parts/step_s"] == [13.0] * STEPS
-    assert measurements.samples["parts/forward_s"] == [10.0] * STEPS
-    assert measurements.tables["kernels"] == [{"name": "gemm", "time_s": 10.0, "count": 1.0}]
-    counters = measurements.counters
-    assert (counters["kernels_per_step"], counters["plain_step_s"]) == (1.0, 12.0)
-    assert counters["replay/host_factor"] == pytest.approx(0.5, rel=0.1)
-    assert counters["replay/step_s"] == pytest.approx(12.0, rel=0.01)
-    for name in ("replay/without_sync_s", "replay/fast_host_s"):
-        assert counters[name] == pytest.approx(10.0)
-    assert counters["replay/without_allocation_s"] == counters["replay/step_s"]
-
-
-def test_without_calls_nothing_is_replayed() -> None:
-    measurements = Measurements()
-    empty = StepTrace(
-        parts={step_parts.STEP: []}, counters={}, kernels=[], waits={}, calls=[], delays=LaunchDelays()
-    )
-    _store(measurements, empty, 12.0)
-    assert not any(name.startswith("replay/") for name in measurements.counters)
-
-
-def stored_waits(in_trace: dict[str, float], located: int) -> Measurements:
-    measurements = Measurements()
-    waits = Synchronizations(sites=Counter({LINE: located}), can_locate=True)
-    _store_waits(measurements, waiting_trace(in_trace), waits)
-    return measurements
-
-
-def test_lines_that_explain_every_wait_are_all_that_is_stored() -> None:
-    measurements = stored_waits({"aten::item": 3.0}, 3 * WATCHED_STEPS)
-    (row,) = measurements.tables["synchronizations"]
-    assert (row["line"], row["per_step"], row["from_trace"]) == (31, 3.0, False)
-    assert measurements.counters["syncs_were_located"] == 1
-    assert measurements.counters["waits_per_step"] == 3.0
-
-
-def test_waits_that_no_line_explains_are_those_of_the_trace() -> None:
-    rows = stored_waits({"extension::wait": 4.0, "aten::item": 1.0}, WATCHED_STEPS).tables["synchronizations"]
-    by_name = [(row["operation"] or row["line"], row["per_step"], row["from_trace"]) for row in rows]
-    assert by_name == [
-        (31, 1.0, False),
-        ("extension::wait", 4.0, True),
-        ("aten::item", 1.0, True),
-    ]
-
-
 def test_a_device_that_is_not_cuda_is_refused_before_anything_is_built() -> None:
     group = mock.Mock()
     with pytest.raises(BadInput):
         measure(breakdown_of(make_trial()), group, torch.device("meta"), mock.Mock(), None)
     assert group.mock_calls == []
+
+
+def test_a_launch_never_takes_more_steps_than_its_card_says() -> None:
+    card = options(Breakdown, "cuda")
+    most = card.warmup_on("cuda") + sum(step_counts(0.0)) + 2 * WATCHED_STEPS
+    assert card.steps() == most
+    assert card.warmup_on("cuda") >= card.warmup_on("cpu") == card.warmup_steps

@@ -14,6 +14,7 @@ from scalescope.worker.benchmarks.train import (
     StepSchedule,
     TrainingRun,
     _agree_on_steps,
+    _check_same_length,
     _schedule_of,
     steps_in_window,
 )
@@ -40,6 +41,20 @@ def test_an_epoch_takes_all_batches_once_whatever_is_accumulated() -> None:
 def test_a_given_number_of_steps_takes_batches_as_they_come() -> None:
     schedule = _schedule(4, 10, steps_per_epoch=7)
     assert [schedule.parts_of(step) for step in range(schedule.steps)] == [4] * 7
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_whose_data_differ_in_length_name_all_lengths(rank: int) -> None:
+    lengths = {0: "5", 1: "8"}
+    group = mock.Mock(spec=Group, rank=rank)
+    group.exchange = lambda topic, message: {other: text for other, text in lengths.items() if other != rank}
+    all_of_it = options(Train, steps_per_epoch=None)
+    feed = Feed(batches=iter(()), epoch_batches=int(lengths[rank]))
+    with pytest.raises(BadInput, match="rank 0 has 5 batches, rank 1 has 8 batches"):
+        _check_same_length(all_of_it, feed, group)
+    _check_same_length(options(Train, steps_per_epoch=7), feed, group)
+    lengths |= {0: "5", 1: "5"}
+    _check_same_length(all_of_it, Feed(batches=iter(()), epoch_batches=5), group)
 
 
 def _measured(schedule: StepSchedule, others_s: float = 0.0, **asked: object) -> list[int]:

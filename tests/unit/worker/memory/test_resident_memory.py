@@ -14,7 +14,7 @@ from scalescope.catalog.benchmarks.memory import EXACT_ALLOCATION
 from scalescope.worker.memory import resident_memory
 from scalescope.worker.memory.resident_memory import DataLimit, ResidentPeak, available_bytes, status_bytes
 from scalescope.worker.memory.tensor_bytes import gradients_of, held_bytes, state_of, tensors_in
-from scalescope.worker.process.out_of_memory import is_out_of_memory
+from scalescope.worker.process.health.out_of_memory import is_out_of_memory
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 CPU = torch.device("cpu")

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 from torch import nn
 
+from scalescope.catalog.strategies.pipeline import balanced_cuts
 from scalescope.errors import BadInput
 from scalescope.worker.strategies.pipeline import (
     _sample_inputs,
-    balanced_cuts,
     blocks_of,
     costs_of,
     split,

@@ -88,6 +88,31 @@ def test_without_lines_nothing_is_traced(tracer: Any) -> None:
     assert times_s == {}
 
 
+def test_a_line_of_a_function_that_runs_already_is_timed() -> None:
+    """The loop of a script was called long before its lines are timed."""
+    here = sys._getframe()
+    line = (here.f_code.co_filename, here.f_lineno + 6)
+    block, counts = timed_lines([line]), []
+    times_s = {}
+    for number in range(4):
+        if number == 1:
+            times_s = begun(block)
+        counts.append(quick(number))  # the line
+    ended(block)
+    assert times_s == {line: 3.0}
+    assert here.f_trace is None
+
+
+def begun(block: Any) -> dict[Line, float]:
+    """Entered in a function of its own, as at the end of a script's step."""
+    times_s: dict[Line, float] = block.__enter__()
+    return times_s
+
+
+def ended(block: Any) -> None:
+    block.__exit__(None, None, None)
+
+
 def test_another_tracer_is_put_back_also_after_a_failure() -> None:
     def other(frame: FrameType, event: str, argument: Any) -> None:
         return None

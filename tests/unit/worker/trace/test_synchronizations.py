@@ -16,6 +16,7 @@ from ..making import CPU
 
 TORCH = str(Path(torch.__file__).parent / "nn" / "module.py")
 MEASURING = str(Path(scalescope.__file__).parent / "worker" / "training" / "step.py")
+ATTACHED = str(Path(scalescope.__file__).parent / "worker" / "attach" / "optimizers.py")
 WARNINGS = warnings.__file__
 USER = "/home/user/model.py"
 
@@ -42,6 +43,7 @@ def test_a_wait_counts_for_the_innermost_line_outside_torch() -> None:
         [(USER, 1, "main"), (MEASURING, 5, "run_steps")],
         [(USER, 1, "main"), (MEASURING, 5, "run_steps"), (TORCH, 1, "to"), (WARNINGS, 3, "warn")],
         [(MEASURING, 5, "run_steps")],
+        [(USER, 1, "main"), (TORCH, 1, "step"), (ATTACHED, 3, "after_step"), (MEASURING, 5, "read")],
         [(TORCH, 1, "to")],
         [],
     ],
@@ -50,6 +52,13 @@ def test_a_wait_of_the_measuring_code_is_not_the_user_s(frames: list[tuple[str, 
     waits = Synchronizations()
     waits.add(stack(*frames))
     assert (waits.by_scalescope, len(waits.sites)) == (1, 0)
+
+
+def test_what_stands_between_a_script_and_torch_does_not_hide_the_script_s_line() -> None:
+    """A GradScaler reads a value back, and its step is watched."""
+    waits = Synchronizations()
+    waits.add(stack((USER, 12, "train"), (ATTACHED, 3, "step"), (TORCH, 7, "step")))
+    assert (waits.by_scalescope, waits.sites) == (0, {(USER, 12, "train"): 1})
 
 
 def test_rows_have_the_text_of_the_line_and_waits_per_step(

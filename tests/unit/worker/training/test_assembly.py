@@ -36,7 +36,7 @@ def trained(trial: Trial) -> tuple[list[torch.Tensor], list[torch.Tensor], int]:
         parameter.register_post_accumulate_grad_hook(lambda parameter: gradients.append(parameter.grad))
     before = [parameter.detach().clone() for parameter in workload.model.parameters()]
     batch = (torch.randn(10, 8), torch.randint(2, (10,)))
-    run_steps(step, iter([batch] * 2), 2, CpuClock(2), Position(None, 0, 1))
+    run_steps(step, iter([batch] * 2), 2, CpuClock(), Position(None, 0, 1))
     return before, [parameter.detach() for parameter in workload.model.parameters()], len(gradients)
 
 

@@ -84,7 +84,7 @@ def _batches(count: int) -> list[Batch]:
 
 
 def _run(step: Step, count: int = 6) -> StepWindow:
-    return run_steps(step, iter(_batches(count)), count, CpuClock(count), Position(None, 0, 1))
+    return run_steps(step, iter(_batches(count)), count, CpuClock(), Position(None, 0, 1))
 
 
 def _losses(step: Step) -> list[float]:

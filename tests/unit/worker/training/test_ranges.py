@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from scalescope.results.traces import events as trace
 from scalescope.worker.training.feeding import Feed
-from scalescope.worker.training.ranges import named, step_marks, with_input_range, with_ranges
+from scalescope.worker.training.ranges import named, ranges_on, step_marks, with_input_range, with_ranges
 from scalescope.worker.training.step import Step
 
 from ..making import CPU
@@ -65,7 +65,7 @@ def run_once(step: Step) -> None:
 
 
 def test_every_part_of_a_step_has_its_name_and_clearing_is_the_last() -> None:
-    step = with_ranges(make_step([]), CPU)
+    step = with_ranges(make_step([]), ranges_on(CPU))
     assert ranges_of(lambda: run_once(step)) == [
         trace.FORWARD,
         trace.BACKWARD,
@@ -77,7 +77,7 @@ def test_every_part_of_a_step_has_its_name_and_clearing_is_the_last() -> None:
 def test_a_named_step_does_what_it_did() -> None:
     done: list[Any] = []
     plain = make_step(done, accumulation_steps=3, samples=lambda: {"a": [1.0]})
-    marked = with_ranges(plain, CPU)
+    marked = with_ranges(plain, ranges_on(CPU))
     run_once(marked)
     assert done == [("forward", "batch"), ("backward", 3.0), "apply", "clear"]
     assert marked.optimizer is plain.optimizer
@@ -86,12 +86,12 @@ def test_a_named_step_does_what_it_did() -> None:
 
 def test_the_step_itself_stays_without_names() -> None:
     plain = make_step([])
-    with_ranges(plain, CPU)
+    with_ranges(plain, ranges_on(CPU))
     assert ranges_of(lambda: run_once(plain)) == []
 
 
 def test_waiting_for_a_batch_has_its_name() -> None:
-    marked = with_input_range(Feed(batches=Batches(), epoch_batches=7), CPU)
+    marked = with_input_range(Feed(batches=Batches(), epoch_batches=7), ranges_on(CPU))
     names: list[str] = []
     assert ranges_of(lambda: names.extend(marked.batches)) == [trace.INPUT] * 3  # the last finds the end
     assert names == ["one", "two"]
@@ -100,12 +100,12 @@ def test_waiting_for_a_batch_has_its_name() -> None:
 
 def test_closing_a_named_feed_closes_what_stands_behind() -> None:
     batches = Batches()
-    with_input_range(Feed(batches=batches), CPU).close()
+    with_input_range(Feed(batches=batches), ranges_on(CPU)).close()
     assert batches.closed
 
 
 def test_a_feed_that_needs_no_closing_can_be_closed() -> None:
-    with_input_range(Feed(batches=iter([1])), CPU).close()
+    with_input_range(Feed(batches=iter([1])), ranges_on(CPU)).close()
 
 
 def test_a_range_ends_with_what_fails_in_it() -> None:
@@ -138,7 +138,7 @@ def test_steps_are_marked_from_the_end_of_the_one_before_to_their_own(tmp_path: 
     done: list[Any] = []
     with (
         profile(activities=[ProfilerActivity.CPU]) as recorder,
-        step_marks(with_ranges(make_step(done), CPU), range(7, 9)) as step,
+        step_marks(with_ranges(make_step(done), ranges_on(CPU)), range(7, 9)) as step,
     ):
         run_once(step)
         run_once(step)

@@ -11,17 +11,17 @@ from torch import Tensor, nn
 from scalescope.experiment.expand import expand
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES
+from scalescope.results.traces.events import BACKWARD, CLEAR, FORWARD, OPTIMIZER
 from scalescope.worker.process.group import Group
+from scalescope.worker.rank_profile.marks import trained_parameters
+from scalescope.worker.rank_profile.timed_steps import TimedStep
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.pacing import PacedModel, SleepingOptimizer
 from scalescope.worker.training.stand_in import (
     ComputeTimes,
-    TimedStep,
-    gradient_times,
+    compute_times,
     paced,
     stand_in_for,
-    summarise,
-    trained_parameters,
 )
 from scalescope.worker.training.step import Data, Workload
 from tests.unit.experiment.asking import ask
@@ -67,37 +67,15 @@ def _names(workload: Workload, numbers: list[int]) -> list[str]:
     return [names[id(parameters[number])] for number in numbers]
 
 
-def test_medians_are_taken_and_gradients_sorted_by_their_time() -> None:
-    steps = [
-        TimedStep(forward_s=1.0, optimizer_s=0.5, gradient_ready_s={0: 3.0, 1: 1.0, 2: 2.0}),
-        TimedStep(forward_s=9.0, optimizer_s=0.1, gradient_ready_s={0: 3.5, 1: 9.0, 2: 2.5}),
-        TimedStep(forward_s=2.0, optimizer_s=0.2, gradient_ready_s={0: 4.0, 1: 1.5, 2: 2.0}),
-    ]
-    assert summarise(steps) == ComputeTimes(
+def test_ranks_sleep_for_the_parts_that_they_leave_out() -> None:
+    step = TimedStep(
+        parts_s={FORWARD: 2.0, BACKWARD: 4.0, OPTIMIZER: 0.2, CLEAR: 0.1},
+        step_s=6.3,
+        gradients_s={1: 1.5, 2: 2.0, 0: 3.5},
+    )
+    assert compute_times(step) == ComputeTimes(
         forward_s=2.0, optimizer_s=0.2, ready_order=[1, 2, 0], gradient_ready_s=[1.5, 2.0, 3.5]
     )
-
-
-def test_a_gradient_that_is_sometimes_missing_is_left_out() -> None:
-    steps = [
-        TimedStep(forward_s=1.0, optimizer_s=1.0, gradient_ready_s={0: 2.0, 1: 1.0}),
-        TimedStep(forward_s=1.0, optimizer_s=1.0, gradient_ready_s={0: 2.0}),
-    ]
-    assert summarise(steps).ready_order == [0]
-
-
-def test_the_moments_of_gradients_are_noted_by_number_and_only_meanwhile() -> None:
-    workload = _workload()
-    batch = _synthesize(8, torch.Generator())
-    with gradient_times(workload.model) as moments:
-        workload.loss_of(workload.model, batch).backward()
-        came = sorted(moments, key=lambda number: moments[number])
-    assert _names(workload, came)[0] == "third.weight"
-    assert _names(workload, came)[-1] == "first.weight"
-    assert len(came) == 4
-    moments.clear()
-    workload.loss_of(workload.model, batch).backward()
-    assert moments == {}
 
 
 def test_gradients_of_the_stand_in_come_in_the_measured_order() -> None:

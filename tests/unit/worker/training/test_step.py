@@ -57,7 +57,7 @@ def _batches(*sizes: int) -> list[Batch]:
 
 
 def _run(step: Step, batches: list[Batch], count: int) -> Any:
-    return run_steps(step, iter(batches), count, CpuClock(count), Position(None, 0, 1))
+    return run_steps(step, iter(batches), count, CpuClock(), Position(None, 0, 1))
 
 
 def test_accumulated_batches_train_as_one_large_batch() -> None:
@@ -146,7 +146,7 @@ def test_windows_add_up_with_the_host_s_time() -> None:
 
 def test_steps_are_counted_and_begun() -> None:
     position = Position(None, 0, 1)
-    clock = CpuClock(3)
+    clock = CpuClock()
     run_steps(_Recorded(1).step, iter(_batches(1, 1, 1)), 3, clock, position)
     assert (position.begun, position.completed) == (3, 3)
     assert len(clock.step_times_s()) == 3
@@ -226,9 +226,9 @@ def test_a_step_may_take_fewer_batches_and_weighs_them_as_their_mean() -> None:
     parts.model.load_state_dict(whole.model.state_dict())
     batches = _batches(3, 3)
     both = tuple(torch.cat(pair) for pair in zip(*batches, strict=True))
-    run_steps(_step(whole), iter([both]), 1, CpuClock(1), Position(None, 0, 1))
+    run_steps(_step(whole), iter([both]), 1, CpuClock(), Position(None, 0, 1))
     accumulated = accumulate(_step(parts), Accumulation(accumulation_steps=4), CPU)
-    run_steps(accumulated, iter(batches), 1, CpuClock(1), Position(None, 0, 1), parts_of=lambda step: 2)
+    run_steps(accumulated, iter(batches), 1, CpuClock(), Position(None, 0, 1), parts_of=lambda step: 2)
     for parameter, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
         torch.testing.assert_close(parameter, other)
 

@@ -6,14 +6,22 @@ from pathlib import Path
 
 from scalescope.experiment.machine import Gpu
 from scalescope.experiment.trial import Trial
+from scalescope.launch.local.leftovers import without_perf_maps
 from scalescope.launch.local.pinning import cpus_for
 from scalescope.launch.local.split_gpu import SplitGpu
 from scalescope.launch.loopback import LOOPBACK
 from scalescope.results.ranks.attach_job import JOB_VARIABLE
+from scalescope.secret_variables import with_values
 
 
 def command_environment(
-    trial: Trial, inherited: Mapping[str, str], job_file: Path, hook: Path, ranks: Sequence[dict[str, str]]
+    trial: Trial,
+    inherited: Mapping[str, str],
+    job_file: Path,
+    hook: Path,
+    ranks: Sequence[dict[str, str]],
+    *,
+    on_one_host: bool = True,
 ) -> dict[str, str]:
     """All variables of the command; of those of its ranks what all have in common.
 
@@ -21,10 +29,12 @@ def command_environment(
     """
     environment = dict(inherited)
     if not trial.keeps_running:
-        environment |= {name: value for name, value in LOOPBACK.items() if name not in inherited}
+        loopback = LOOPBACK if on_one_host else {}
+        environment |= {name: value for name, value in loopback.items() if name not in inherited}
+        environment |= without_perf_maps(inherited)
         environment["OMP_NUM_THREADS"] = str(trial.threads_per_rank)
         environment |= _common(ranks)
-    environment |= trial.env
+    environment |= with_values(trial.env)
     path = (str(hook), environment.get("PYTHONPATH"))
     environment["PYTHONPATH"] = os.pathsep.join(folder for folder in path if folder)
     environment[JOB_VARIABLE] = str(job_file)

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scalescope.experiment.command_line import placeholders
+from scalescope.experiment.command_line import takes_world_size
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.launch.local.command.crash_line import crash_line
 from scalescope.launch.local.rank_watch import signal_name
+from scalescope.launch.memory_kills import OUT_OF_MEMORY, MemoryKills
 from scalescope.quantities import counted
 from scalescope.results.printable import printable
 from scalescope.results.ranks.attach_job import PROCESSES
@@ -45,14 +46,18 @@ class CommandEvidence:
     silent_ranks: Sequence[int]  # that neither wrote a record nor are any process's
     steps: int  # of the rank that is furthest
     log: Path
+    kills: MemoryKills = dataclasses.field(default_factory=MemoryKills)
 
     def explain_end(self, exit_code: int) -> Outcome:
         """Why a command that ended gave no result."""
         if exit_code < 0:
-            return self._failed(f"the command was killed by {signal_name(-exit_code)}")
+            reason = f"the command was killed by {signal_name(-exit_code)}{self.kills.text(exit_code)}"
+            return self._failed(reason, out_of_memory=self.kills.ended(exit_code))
         if exit_code > 0:
             line = crash_line(self.log)
             reason = f"the command exited with code {exit_code}" + (f": {line}" if line else "")
+            if self.kills.in_group:  # its launcher ends well, and says that a rank was killed
+                return self._failed(f"{reason}; the kernel {OUT_OF_MEMORY}", out_of_memory=True)
             return self._failed(reason, out_of_memory=line.startswith(_OUT_OF_MEMORY))
         return self.not_loaded() or self._invalid(self._too_few_steps())
 
@@ -74,7 +79,7 @@ class CommandEvidence:
     def wrong_world_size(self, ran: int) -> Outcome:
         """That the command ran another number of ranks than it was asked for."""
         asked = self.trial.world_size
-        if "world_size" in placeholders(self.trial.command, self.trial.varied):
+        if takes_world_size(self.trial.command, self.trial.varied):
             advice = "its launcher does not follow {world_size}"
         else:
             advice = "put {world_size} where its launcher takes the number"

@@ -2,19 +2,22 @@
 
 import dataclasses
 import os
+import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from scalescope.catalog.measuring import Measuring
 from scalescope.errors import BadInput
-from scalescope.experiment.command_line import filled_words
+from scalescope.experiment.command_line import CommandNodes, filled_words
 from scalescope.experiment.machine import Gpu
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher
 from scalescope.launch.local.command.environment import command_environment, rank_cpus, rank_environments
+from scalescope.launch.local.command.host_heartbeats import HostHeartbeats
 from scalescope.launch.local.command.processes import PACKAGE, CommandProcess, start_command
+from scalescope.launch.local.command.slurm_load import SlurmLoadMeter
 from scalescope.launch.local.command.supervisor import CommandSupervisor, RankOfCommand, SupervisedCommand
 from scalescope.launch.local.rank_watch import SupervisedLaunch, SupervisedRank
 from scalescope.launch.local.split_gpu import SplitGpu
@@ -35,9 +38,11 @@ class CommandLaunch:
     trial: Trial
     number: int
     directory: Path  # private to this launch
+    beats: Path  # the file of the heartbeats, in the memory of this host
     folder: RunFolder
     limits: Measuring
     deadline: float | None = None  # on the monotonic clock
+    nodes: CommandNodes = field(default_factory=CommandNodes)
     split: SplitGpu | None = None
     gpus: Sequence[Gpu] = ()
     sampled_gpus: Sequence[str] = ()  # ids
@@ -45,7 +50,8 @@ class CommandLaunch:
 
     def run(self, watcher: Watcher) -> Outcome:
         """Start the command and watch it to its end."""
-        beats = Heartbeats(self.directory / "beats", self.trial.world_size, create=True)
+        kind = HostHeartbeats if self.nodes.are_several else Heartbeats
+        beats = kind(self.beats, self.trial.world_size, create=True)
         for stale in (*self.rank_files, self.log):
             stale.unlink(missing_ok=True)
         try:
@@ -63,6 +69,8 @@ class CommandLaunch:
             steps=self.trial.steps,
             deadline=self.deadline,
         )
+        if isinstance(beats, HostHeartbeats):
+            beats.records = [rank.record for rank in supervised.ranks]
         command = SupervisedCommand(
             trial=self.trial,
             process=process,
@@ -70,6 +78,7 @@ class CommandLaunch:
             launch=supervised,
             directory=self.directory,
             log=self.log,
+            on_one_host=not self.nodes.are_several,
         )
         try:
             return self._supervise(command, watcher)
@@ -83,19 +92,24 @@ class CommandLaunch:
         telemetry = Telemetry(
             self.sampled_gpus,
             lambda: _known_pids(command.ranks),
-            meter=self.meter,
+            meter=SlurmLoadMeter(command.process) if "SLURM_JOB_ID" in os.environ else self.meter,
             shows_processes=self.split is None,
         )
         sampled: dict[str, Any] = {}
 
         def measured(records: Sequence[RankRecord]) -> None:
-            sampled.update(telemetry.of_window(records))
+            sampled.update(telemetry.of_window(self._of_this_host(records)))
 
         try:
             outcome = CommandSupervisor(command, watcher, telemetry.sample, measured).run()
         finally:
             telemetry.close()
         return dataclasses.replace(outcome, telemetry=sampled)
+
+    def _of_this_host(self, records: Sequence[RankRecord]) -> list[RankRecord]:
+        """Those whose clock is ours."""
+        here = (socket.gethostname(), self.nodes.names[0])
+        return [record for record in records if record.host in here or not self.nodes.are_several]
 
     @property
     def rank_files(self) -> list[Path]:
@@ -110,12 +124,14 @@ class CommandLaunch:
     def _start(self) -> CommandProcess:
         environments = rank_environments(self.trial, self.split, self.gpus)
         job_file, hook = self.directory / "job.json", self.directory / "python"
-        words = filled_words(self.trial, str(job_file))
+        words = filled_words(self.trial, str(job_file), self.nodes)
         hook.mkdir()
         (hook / "sitecustomize.py").write_text(_HOOK.read_text(encoding="utf-8"), encoding="utf-8")
         (self.directory / PROCESSES).mkdir()
         job_file.write_text(self._job(environments).to_text(), encoding="utf-8")
-        environment = command_environment(self.trial, os.environ, job_file, hook, environments)
+        environment = command_environment(
+            self.trial, os.environ, job_file, hook, environments, on_one_host=not self.nodes.are_several
+        )
         return start_command(words, environment, self.log, job_file, outlives_us=self.trial.keeps_running)
 
     def _job(self, environments: list[dict[str, str]]) -> AttachJob:
@@ -125,12 +141,13 @@ class CommandLaunch:
             world_size=self.trial.world_size,
             directory=str(self.directory),
             rank_files=[str(file) for file in self.rank_files],
-            heartbeat_file=str(self.directory / "beats"),
+            heartbeat_file=str(self.beats),
             folder=str(self.folder.path.absolute()),
             parent=0 if self.trial.keeps_running else os.getpid(),
             package_parent=str(PACKAGE.parent),
             environment=environments,
-            cpus=rank_cpus(self.trial, self.gpus),
+            cpus=[] if self.nodes.are_several else rank_cpus(self.trial, self.gpus),
+            node=self.nodes.names[0] if self.nodes.are_several else "",
         )
 
 

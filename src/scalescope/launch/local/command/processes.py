@@ -5,19 +5,21 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import scalescope
 from scalescope.errors import BadInput
+from scalescope.launch.local.guard import END, start_guarded
 from scalescope.launch.local.processes import signal_group
+from scalescope.launch.private_directory import own_directories
 from scalescope.launch.telemetry.load import PROC, process_tree
 from scalescope.results.ranks.attach_job import JOB_VARIABLE
 
 PACKAGE = Path(scalescope.__file__).parent
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _TERM_GRACE_S = 1.0
 _KILL_LIMIT_S = 3.0  # a process inside the kernel can outlast SIGKILL; it must not hold us too
 _INTERRUPT_GRACE_S = 30.0  # what torchrun gives its ranks too; they may be saving their work
@@ -26,8 +28,9 @@ _INTERRUPT_GRACE_S = 30.0  # what torchrun gives its ranks too; they may be savi
 class CommandProcess:
     """A running command; it leads a session, but what it starts may lead others."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", job_file: str) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", job_file: str, *, is_guarded: bool) -> None:
         self._process = process
+        self._is_guarded = is_guarded
         self._mark = f"{JOB_VARIABLE}={job_file}".encode()
 
     @property
@@ -58,6 +61,9 @@ class CommandProcess:
         """End everything of this launch: ask first, insist after a second."""
         self._signal(signal.SIGTERM)
         _wait(self._is_alive, _TERM_GRACE_S)
+        if self._is_guarded and self.exit_code is None:  # the guard knows also those without our environment
+            os.kill(self._process.pid, END)
+            _wait(lambda: self.exit_code is None, _TERM_GRACE_S)
         deadline = time.monotonic() + _KILL_LIMIT_S
         while self._is_alive() and time.monotonic() < deadline:
             self._signal(signal.SIGKILL)
@@ -79,28 +85,21 @@ def start_command(
 ) -> CommandProcess:
     """Start the command in the working folder; it ends with us unless it may outlive us."""
     _check_program(words[0], environment)
-    started = [*words] if outlives_us else [*_dying_with_us(), *words]
     try:
         with log.open("ab") as output:
-            process = subprocess.Popen(
-                started,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            streams: dict[str, Any] = {
+                "stdin": subprocess.DEVNULL,
+                "stdout": output,
+                "stderr": subprocess.STDOUT,
+            }
+            if outlives_us:
+                process = subprocess.Popen(words, env=dict(environment), start_new_session=True, **streams)
+            else:
+                guarded = start_guarded(words, removes=own_directories(), env=dict(environment), **streams)
+                process = guarded.guard
     except OSError as error:
         raise BadInput(f"{words[0]}: could not be started: {error.strerror}") from None
-    return CommandProcess(process, str(job_file))
-
-
-def _dying_with_us() -> list[str]:
-    """Runs a program that the system ends when we end.
-
-    By its file and without site-packages: this interpreter must not run the hook of the command.
-    """
-    return [sys.executable, "-I", "-S", str(PACKAGE / "parent_death.py"), str(os.getpid())]
+    return CommandProcess(process, str(job_file), is_guarded=not outlives_us)
 
 
 def _check_program(program: str, environment: Mapping[str, str]) -> None:

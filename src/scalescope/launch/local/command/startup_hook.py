@@ -78,7 +78,8 @@ def _report(job_file, error):
 
     text = str(error) if isinstance(error, RuntimeError) else type(error).__name__ + ": " + str(error)
     report = {"pid": os.getpid(), "error": " ".join(text.split())}
-    name = os.path.join(os.path.dirname(job_file), "processes", str(os.getpid()) + ".json")
+    process = os.environ.get("SLURMD_NODENAME", "") + str(os.getpid()) + ".json"  # nodes may use the same ids
+    name = os.path.join(os.path.dirname(job_file), "processes", process)
     try:
         with open(name, "w") as file:
             json.dump(report, file)

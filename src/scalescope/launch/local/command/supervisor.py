@@ -20,6 +20,7 @@ from scalescope.results.result import RankRecord
 
 _POLL_S = 0.1
 _SETTLE_S = 2.0  # after a rank's error: lets the others report theirs, and the launcher end
+_FILES_APPEAR_S = 60.0  # the longest that NFS keeps what it knows of a folder
 
 
 class RankOfCommand:
@@ -48,6 +49,7 @@ class SupervisedCommand:
     launch: SupervisedLaunch
     directory: Path
     log: Path
+    on_one_host: bool = True  # otherwise a network file system shows what ranks wrote, later
 
 
 class CommandSupervisor:
@@ -136,7 +138,8 @@ class CommandSupervisor:
         records = [
             rank.record()
             for rank in self._watch.ranks
-            if rank.stage >= RankStage.WARMUP or rank.finished  # before, it may not know the others yet
+            # Before its first step it may not know the others yet; one that failed has made it.
+            if rank.stage >= RankStage.WARMUP or rank.record().get("state") in ("done", "failed")
         ]
         sizes = [record.get("world_size") for record in (*extra, *records)]
         ran = max((size for size in sizes if isinstance(size, int)), default=asked)
@@ -144,9 +147,11 @@ class CommandSupervisor:
             ran = max(ran, asked + len(extra))
         return None if ran == asked else ran
 
-    def _failure(self) -> Outcome:
-        """What the rank reported that failed first, or how the command ended."""
+    def _failure(self) -> Outcome | None:
+        """What the rank reported that failed first, or how the command ended; None where none failed."""
         self._settle()
+        if self._finished_late():
+            return None
         code = self._process.exit_code
         reported = self._reported()
         culprit = self._watch.culprit(reported) if reported else None
@@ -162,6 +167,20 @@ class CommandSupervisor:
                 break
             time.sleep(0.05)
         self._watch.observe()
+
+    def _finished_late(self) -> bool:
+        """Wait for what ranks of other hosts wrote before a command ended well; whether all had finished."""
+        if self._command.on_one_host or self._process.exit_code != 0 or not self._watch.records():
+            return False
+        deadline = time.monotonic() + _FILES_APPEAR_S
+        folders = {rank.rank_file.parent for rank in self._watch.ranks}
+        while not all(rank.finished for rank in self._watch.ranks):
+            if self._reported() or time.monotonic() > deadline:
+                return False
+            for folder in folders:
+                next(folder.iterdir(), None)  # makes such a file system look again
+            time.sleep(_POLL_S)
+        return True
 
     def _reported(self) -> list[int]:
         """The ranks that failed and wrote why."""
@@ -220,4 +239,5 @@ class CommandSupervisor:
             ],
             steps=self._watch.completed_steps(),
             log=self._command.log,
+            kills=self._command.launch.kills,
         )

@@ -54,7 +54,7 @@ class _Job:
         self._step = Step(**{**vars(step), "apply": pausing_apply})
 
     def steps(self, count: int) -> tuple[list[float], StepWindow]:
-        clock = CpuClock(count)
+        clock = CpuClock()
         window = run_steps(self._step, self._batches, count, clock, self.position)
         return clock.step_times_s(), window
 

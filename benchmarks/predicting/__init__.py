@@ -1,0 +1,1 @@
+"""What benchmarks/prediction.py measures, predicts and scores."""

@@ -1,0 +1,163 @@
+"""What measurements of several ranks say about contention and overlap, beyond one rank's profile."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.prediction.network import CollectiveTimes
+from scalescope.analysis.prediction.profile import RankProfile
+from scalescope.analysis.prediction.profiles import MeasuredProfile
+from scalescope.analysis.prediction.setup import Setup
+from scalescope.analysis.prediction.simulation import simulate_once
+from scalescope.analysis.prediction.timeline import Fitted, StepTimeline
+from scalescope.analysis.prediction.timelines.data_parallel import HALVES
+from scalescope.analysis.prediction.trial_setup import setup_of
+from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline, without_communication
+from scalescope.experiment.trial import Trial
+from scalescope.results.run import Run
+
+# By parameter of the model: the values that are tried, first coarsely and then around the best.
+_RANGES = {
+    "shared_latency": (0.0, 1.0),
+    "compute_s_per_byte": (0.0, 8e-9),
+    "busy_s_per_byte": (0.0, 8e-9),
+    "busy_latency": (-1.0, 3.0),
+    "fp16_s_per_byte": (0.0, 4e-8),
+    "bf16_s_per_byte": (0.0, 4e-8),
+}
+_TRIES, _SWEEPS, _REFINEMENTS = 9, 2, 4
+_PENALTY = 0.001  # added to the error for a parameter at the end of its range: less is noise
+_STEPS_PER_PARAMETER = 2  # with fewer measured steps, later parameters stay unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """A step on several ranks: measured, and what a simulation of it needs."""
+
+    profile: RankProfile
+    times: CollectiveTimes
+    setup: Setup
+    step_s: float
+    silent_step_s: float | None = None  # the same ranks without communication
+
+
+def fitted_of(run: Run, measured: MeasuredProfile, times: CollectiveTimes) -> Fitted:
+    """From the configurations of the run that differ from the profile's in ranks and exchanges alone."""
+    steps = []
+    known = configurations(result for result in run.results if result.status == "ok")
+    for item in known:
+        if (
+            item.trial.world_size > 1
+            and not item.trial.is_ablation
+            and _same_work(item.trial, measured.trial)
+        ):
+            silent = _silent(item.trial, known)
+            steps.append(
+                MeasuredStep(
+                    profile=measured.profile,
+                    times=times,
+                    setup=setup_of(item.trial),
+                    step_s=statistics.fmean(item.mean_steps_s),
+                    silent_step_s=None if silent is None else statistics.fmean(silent.mean_steps_s),
+                )
+            )
+    return fit(steps)
+
+
+def fit(steps: Sequence[MeasuredStep]) -> Fitted:
+    """Contention from launches without communication; then what brings simulated steps to the measured."""
+    fitted = Fitted(contention=_contention(steps), from_launches=len(steps))
+    exchanging = [step for step in steps if step.setup.world_size > 1]
+    names = _parameters([step.setup.comm_hook for step in exchanging])
+    error_of = _error_on(exchanging)
+    for refinement in range(_REFINEMENTS):
+        for name in names * _SWEEPS:
+            fitted = _best(fitted, name, refinement, error_of)
+    return fitted
+
+
+def _parameters(hooks: Sequence[str]) -> list[str]:
+    """What so many steps with these hooks can say; the work of a hook first, as it is in no other step."""
+    of_hooks = {f"{hook}_s_per_byte": hook for hook in HALVES}
+    used = [name for name, hook in of_hooks.items() if hook in hooks]
+    of_all = [name for name in _RANGES if name not in of_hooks]
+    chosen = [*used, *of_all][: math.ceil(len(hooks) / _STEPS_PER_PARAMETER)]
+    return [name for name in _RANGES if name in chosen]
+
+
+def _best(fitted: Fitted, name: str, refinement: int, error_of: Callable[[Fitted], float]) -> Fitted:
+    """The fitted parameters with the best of several values of one of them."""
+    low, high = _RANGES[name]
+    width = (high - low) / 2.0**refinement
+    now = getattr(fitted, name)
+    middle = (low + high) / 2.0 if now is None or refinement == 0 else now
+    begin = min(max(low, middle - width / 2.0), high - width)
+    values = [begin + width * number / (_TRIES - 1) for number in range(_TRIES)]
+    tried = [dataclasses.replace(fitted, **{name: value}) for value in values]  # type: ignore[arg-type]
+    return min(tried, key=error_of)
+
+
+def _error_on(steps: Sequence[MeasuredStep]) -> Callable[[Fitted], float]:
+    """The mean absolute error of predicted steps, as a ratio."""
+
+    contentions = [contention_of(step) for step in steps]
+
+    def error(fitted: Fitted) -> float:
+        errors = []
+        for step, contention in zip(steps, contentions, strict=True):
+            known = fitted.contention if contention is None else {step.setup.world_size: contention}
+            line = simulate_once(
+                step.profile, step.times, step.setup, dataclasses.replace(fitted, contention=known)
+            )
+            errors.append(abs(math.log(line.step_s / step.step_s)))
+        return statistics.fmean(errors) + _PENALTY * _size(fitted)
+
+    return error
+
+
+def _size(fitted: Fitted) -> float:
+    """How far the parameters are from having no effect, in widths of their ranges."""
+    values = ((getattr(fitted, name) or 0.0, low, high) for name, (low, high) in _RANGES.items())
+    return math.fsum(abs(value) / (high - low) for value, low, high in values)
+
+
+def simulated(step: MeasuredStep, fitted: Fitted, times: CollectiveTimes | None = None) -> StepTimeline:
+    """The step as it is predicted, with the contention of its own ranks where that was measured."""
+    contention = contention_of(step)
+    if contention is not None:
+        fitted = dataclasses.replace(fitted, contention={step.setup.world_size: contention})
+    return simulate_once(step.profile, times or step.times, step.setup, fitted)
+
+
+def contention_of(step: MeasuredStep) -> float | None:
+    """Compute on its ranks ÷ compute on one; None where communication was never left out."""
+    if step.silent_step_s is None:
+        return None
+    alone = dataclasses.replace(step.setup, world_size=1)
+    return step.silent_step_s / simulate_once(step.profile, step.times, alone).step_s
+
+
+def _contention(steps: Sequence[MeasuredStep]) -> dict[int, float]:
+    """The median over all that was measured on as many ranks."""
+    ratios: dict[int, list[float]] = {}
+    for step in steps:
+        ratio = contention_of(step)
+        if ratio is not None:
+            ratios.setdefault(step.setup.world_size, []).append(ratio)
+    return {ranks: statistics.median(values) for ranks, values in ratios.items()}
+
+
+def _same_work(trial: Trial, alone: Trial) -> bool:
+    """Whether each rank of a trial does what the profile's rank does."""
+    return single_rank_baseline(at_per_rank_batch(trial)).trial_id == alone.trial_id
+
+
+def _silent(trial: Trial, known: Sequence[Configuration]) -> Configuration | None:
+    """The same ranks without communication."""
+    wanted = without_communication(trial)
+    return next(
+        (item for item in known if wanted is not None and item.trial.trial_id == wanted.trial_id), None
+    )

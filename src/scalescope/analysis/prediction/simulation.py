@@ -1,0 +1,62 @@
+"""Simulation: one training step on N ranks, from one rank's profile and times of collectives."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from scalescope.analysis.prediction.network import CollectiveTime, CollectiveTimes
+from scalescope.analysis.prediction.profile import RankProfile
+from scalescope.analysis.prediction.setup import RankLayout, Setup
+from scalescope.analysis.prediction.timeline import Fitted, StepTimeline
+from scalescope.analysis.prediction.timelines.data_parallel import simulate_data_parallel
+from scalescope.analysis.prediction.timelines.fsdp import simulate_fsdp
+from scalescope.analysis.prediction.timelines.pipeline import simulate_pipeline
+from scalescope.analysis.prediction.timelines.zero1 import simulate_zero1
+from scalescope.errors import BadInput
+
+Simulator: TypeAlias = Callable[[RankProfile, CollectiveTimes, Setup, Fitted], StepTimeline]
+
+SIMULATORS: Mapping[str, Simulator] = {
+    "single": simulate_data_parallel,  # one rank exchanges nothing
+    "ddp": simulate_data_parallel,
+    "zero1": simulate_zero1,
+    "fsdp": simulate_fsdp,
+    "pipeline": simulate_pipeline,
+}
+
+
+def simulate(
+    profile: RankProfile, times: CollectiveTimes, setup: Setup, fitted: Fitted | None = None
+) -> StepTimeline:
+    """The step of the setup's strategy, with the error that the network's times bring; one rank has none."""
+    line = simulate_once(profile, times, setup, fitted)
+    if setup.world_size == 1:
+        return line
+    later_s = simulate_once(profile, _Slower(times), setup, fitted).step_s
+    return dataclasses.replace(line, network_error=max(0.0, later_s / line.step_s - 1.0))
+
+
+def simulate_once(
+    profile: RankProfile, times: CollectiveTimes, setup: Setup, fitted: Fitted | None = None
+) -> StepTimeline:
+    """The same without that error."""
+    if setup.strategy not in SIMULATORS:
+        known = ", ".join(SIMULATORS)
+        raise BadInput(f"strategy {setup.strategy} cannot be predicted; these can: {known}")
+    fitted = fitted or Fitted()
+    if setup.world_size > 1:
+        return SIMULATORS[setup.strategy](profile, times, setup, fitted)
+    passes = setup.micro_batches if setup.strategy == "pipeline" else setup.accumulation_steps
+    alone = dataclasses.replace(setup, accumulation_steps=passes)
+    return simulate_data_parallel(profile, times, alone, fitted)
+
+
+class _Slower:
+    """Collectives that each take longer by their standard deviation: their errors have one cause."""
+
+    def __init__(self, times: CollectiveTimes) -> None:
+        self._times = times
+
+    def time_of(self, collective: str, size_bytes: float, ranks: int, layout: RankLayout) -> CollectiveTime:
+        time = self._times.time_of(collective, size_bytes, ranks, layout)
+        return dataclasses.replace(time, time_s=time.time_s * (1.0 + time.error))

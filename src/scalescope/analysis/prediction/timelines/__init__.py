@@ -1,0 +1,1 @@
+"""How a step goes on N ranks, one file for each way to share the work."""

@@ -1,0 +1,68 @@
+"""Predictions as data, for files that other programs read."""
+
+import dataclasses
+from typing import Any
+
+from scalescope.analysis.prediction.forecasts.answer import PredictionAnswer
+from scalescope.analysis.prediction.forecasts.what_if import Change
+from scalescope.analysis.prediction.forecasts.worth import Worth
+from scalescope.analysis.prediction.prediction import Prediction, Range
+
+
+def answer_json(answer: PredictionAnswer) -> dict[str, Any]:
+    """One job with all of its rows."""
+    return {
+        "trial_id": answer.inputs.job.trial.trial_id,
+        "workload": answer.inputs.job.trial.workload,
+        "worth_ranks": answer.most_worth,
+        "rows": [
+            {
+                **prediction_json(prediction),
+                **_worth(worth),
+                "measured_step_s": answer.measured_s.get(worth.ranks),
+            }
+            for prediction, worth in zip(answer.predictions, answer.worth, strict=True)
+        ],
+        "what_if": [_change(change) for change in answer.changes],
+        "what_if_world_size": answer.changed_at,
+    }
+
+
+def prediction_json(prediction: Prediction) -> dict[str, Any]:
+    """One row; intervals are 90 %."""
+    return {
+        "world_size": prediction.setup.world_size,
+        "setup": dataclasses.asdict(prediction.setup),
+        "kind": dataclasses.asdict(prediction.kind),
+        "curve_world_size": prediction.curve_ranks,
+        "samples_per_step": prediction.samples_per_step,
+        **_range("step_s", prediction.step_s),
+        **_range("samples_per_s", prediction.samples_per_s),
+        **_range("efficiency", prediction.efficiency),
+        **_range("exposed_comm_s", prediction.exposed_s),
+        **_range("memory_bytes", prediction.memory_bytes),
+        "limit": prediction.limit,
+        "extrapolated": prediction.is_extrapolated,
+        "assumptions": list(prediction.assumptions),
+        "calibration": prediction.calibration,
+    }
+
+
+def _range(name: str, values: Range | None) -> dict[str, Any]:
+    interval = None if values is None else [values.low, values.high]
+    return {name: None if values is None else values.value, f"ci90_{name}": interval}
+
+
+def _worth(worth: Worth) -> dict[str, Any]:
+    return {"marginal_efficiency": worth.marginal, "cost_per_million_samples": worth.cost_per_million}
+
+
+def _change(change: Change) -> dict[str, Any]:
+    return {
+        "change": change.name,
+        "setting": change.setting,
+        "flags": list(change.flags),
+        "gain": change.gain,
+        "changes_job": change.changes_job,
+        **prediction_json(change.prediction),
+    }

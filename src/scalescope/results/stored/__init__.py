@@ -1,0 +1,1 @@
+"""The edge to run folders: whoever made one may be careless or hostile, so everything is checked here."""

@@ -1,0 +1,188 @@
+"""Files of a run folder: only regular ones, of bounded size, and nothing that a link leads to.
+
+A run folder may come from a stranger. A link in it could lead anywhere, a FIFO or a device would never end,
+and a small compressed file may hold gigabytes.
+"""
+
+import errno
+import json
+import math
+import os
+import stat
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from scalescope.results.printable import encodable
+
+LARGEST_FILE_BYTES = 64 << 20  # of a JSON or text file
+LARGEST_TRACE_BYTES = 256 << 20  # unpacked
+LARGEST_LINE_BYTES = 256 << 20  # of trials.jsonl: a thousand ranks with thousands of steps
+LARGEST_LINES_BYTES = 8 << 30  # of the whole file
+_GZIP = b"\x1f\x8b"
+_DEEPEST = 100  # values inside each other
+_LONGEST_NUMBER = 40  # digits
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Unreadable(ValueError):
+    """A file of a run folder that is not read; the message is half a sentence."""
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
+    """Open a regular file and no link to one; OSError where that is not possible.
+
+    Opening does not wait, as it would for the other end of a FIFO.
+    """
+    try:
+        descriptor = os.open(path, flags | _FLAGS, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "is a link, which is not followed", str(path)) from None
+        if error.errno in (errno.ENXIO, errno.ENODEV):
+            raise OSError(error.errno, "is not a regular file", str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return descriptor
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The path of a file that stored data names; Unreadable where the name leads out of the folder."""
+    parts = PurePosixPath(name).parts
+    if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\0" in name:
+        raise Unreadable("the name leads out of the run folder")
+    for depth in range(1, len(parts)):
+        if folder.joinpath(*parts[:depth]).is_symlink():
+            raise Unreadable(f"the file lies behind {PurePosixPath(*parts[:depth])}, which is a link")
+    return folder.joinpath(*parts)
+
+
+def read_bytes(path: Path, most: int = LARGEST_FILE_BYTES) -> bytes:
+    """The content of a regular file; OSError or Unreadable otherwise."""
+    with os.fdopen(open_regular(path), "rb") as stream:
+        is_larger = os.fstat(stream.fileno()).st_size > most
+        content = b"" if is_larger else stream.read(most + 1)
+    if is_larger or len(content) > most:
+        raise Unreadable(f"the file has more than {most} bytes")
+    return content
+
+
+def read_text(path: Path) -> str:
+    """The same as text; bytes that are not UTF-8 are replaced."""
+    return read_bytes(path).decode("utf-8", "replace")
+
+
+def unpacked(content: bytes, most: int = LARGEST_TRACE_BYTES) -> bytes:
+    """The content of a gzip file; Unreadable where it is damaged or becomes too large."""
+    reader = zlib.decompressobj(wbits=31)
+    if int.from_bytes(content[-4:], "little") > most and content[:2] == _GZIP:  # its own word for its size
+        raise Unreadable(f"the file is damaged, or has more than {most} bytes when it is unpacked")
+    try:
+        plain = reader.decompress(content, most)
+    except zlib.error as error:
+        raise Unreadable(f"the file is damaged: {error}") from None
+    if reader.unconsumed_tail:
+        raise Unreadable(f"the file has more than {most} bytes when it is unpacked")
+    if not reader.eof:
+        raise Unreadable("the file is damaged: it ends too early")
+    return plain
+
+
+def stored_lines(path: Path, warn: Callable[[str], None]) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file with their numbers; what ends the reading is told to `warn`."""
+    try:
+        descriptor = open_regular(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        warn(f"{path}: left out: {error.strerror}")
+        return
+    with os.fdopen(descriptor, "rb") as stream:
+        size, number = 0, 0
+        while line := stream.readline(LARGEST_LINE_BYTES + 1):
+            number += 1
+            size += len(line)
+            if len(line) > LARGEST_LINE_BYTES:
+                warn(f"{path}:{number}: left out with all that follows: the line is too long")
+                return
+            if size > LARGEST_LINES_BYTES:
+                warn(f"{path}:{number}: left out with all that follows: the file is too large")
+                return
+            if line.strip():
+                yield number, line
+
+
+def parse_json(content: bytes | str) -> object:
+    """A JSON value without NaN, endless numbers, lone surrogates and deep nesting; Unreadable otherwise."""
+    try:
+        value = json.loads(
+            content, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole_number
+        )
+    except RecursionError:
+        raise Unreadable("the file is nested too deeply") from None
+    except Unreadable:
+        raise
+    except ValueError as error:
+        raise Unreadable(f"the file is not valid JSON: {str(error)[:100]}") from None
+    _check_depth(value)
+    holds_surrogates = "\\ud" in content if isinstance(content, str) else b"\\ud" in content
+    return encodable(value) if holds_surrogates else value
+
+
+def read_json(path: Path) -> object:
+    """A JSON file, or None where there is none or it cannot be read."""
+    try:
+        return parse_json(read_bytes(path))
+    except (OSError, Unreadable):
+        return None
+
+
+def why_unreadable(path: Path) -> str | None:
+    """Why a JSON file that is there cannot be read, as a warning; None where it can."""
+    try:
+        parse_json(read_bytes(path))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"{path}: left out: {error.strerror}"
+    except Unreadable as error:
+        return f"{path}: left out: {error}"
+    return None
+
+
+def _refuse_constant(word: str) -> float:
+    raise Unreadable(f"the file contains {word}, which is not a number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise Unreadable(f"the file contains the number {text[:20]}, which is too large")
+    return number
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > _LONGEST_NUMBER:
+        raise Unreadable(f"the file contains a number of {len(text)} digits")
+    return int(text)
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = (
+            [
+                member
+                for container in level
+                for member in (container.values() if isinstance(container, dict) else container)
+                if isinstance(member, dict | list)
+            ]
+            if level and isinstance(level[0], dict | list)
+            else []
+        )
+        if not level:
+            return
+    raise Unreadable("the file is nested too deeply")

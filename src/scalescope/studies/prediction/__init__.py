@@ -1,0 +1,1 @@
+"""`predict`: what a run would do on other numbers of ranks."""

@@ -1,0 +1,60 @@
+"""What a rank stores of recorded steps on a GPU: their parts, what they would take otherwise, and waits."""
+
+from scalescope.catalog.benchmarks.breakdown import LEAST_STEPS, MOST_STEPS, PLAIN_STEPS, WATCHED_STEPS
+from scalescope.results.traces.replay import Changes, Replay
+from scalescope.results.traces.step_parts import PREFIX
+from scalescope.results.traces.step_trace import StepTrace
+from scalescope.worker.trace.synchronizations import Synchronizations
+from scalescope.worker.training.measurements import Measurements
+
+_PLAIN_S = 1.0
+_RECORDED_S = 1.0
+_MOST_OPERATIONS = 3  # without a line of code
+_REPLAYS = {
+    "step_s": Changes(),
+    "without_sync_s": Changes(waits=False),
+    "without_allocation_s": Changes(allocations=False),
+    "fast_host_s": Changes(waits=False, allocations=False, host=False),
+}
+
+
+def step_counts(step_s: float) -> tuple[int, int]:
+    """How many steps to run without a profiler and with it; the first of these is not read."""
+    plain = max(LEAST_STEPS, min(PLAIN_STEPS, round(_PLAIN_S / max(step_s, 1e-9))))
+    return plain, 1 + max(LEAST_STEPS, min(MOST_STEPS, round(_RECORDED_S / max(step_s, 1e-9))))
+
+
+def store_parts(measurements: Measurements, trace: StepTrace, plain_step_s: float) -> None:
+    """The parts of each step, kernels, and how long steps would take without waits, for instance."""
+    measurements.samples |= {f"{PREFIX}{name}": times_s for name, times_s in trace.parts.items()}
+    measurements.counters |= {**trace.counters, "plain_step_s": plain_step_s}
+    measurements.tables["kernels"] = trace.kernels
+    replay = Replay(calls=trace.calls, delays=trace.delays)
+    factor = replay.fitted_factor(plain_step_s)
+    if factor is None:
+        return
+    replays = {name: replay.step_s(factor, changes) for name, changes in _REPLAYS.items()}
+    measurements.counters |= {f"replay/{name}": step_s for name, step_s in replays.items()}
+    measurements.counters["replay/host_factor"] = factor
+
+
+def store_waits(measurements: Measurements, trace: StepTrace, waits: Synchronizations) -> None:
+    """The lines that wait, and what the trace alone knows: operations that wait more often than lines do."""
+    rows = waits.rows(WATCHED_STEPS)
+    located = sum(waits.sites.values()) / WATCHED_STEPS
+    in_trace = sum(trace.waits.values())
+    measurements.counters |= {"syncs_were_located": int(waits.can_locate), "waits_per_step": in_trace}
+    if in_trace - located >= 1.0:
+        rows += [
+            {
+                "file": "",
+                "line": 0,
+                "function": "",
+                "code": "",
+                "operation": operation,
+                "per_step": min(count, in_trace - located),
+                "from_trace": True,
+            }
+            for operation, count in sorted(trace.waits.items(), key=lambda wait: -wait[1])[:_MOST_OPERATIONS]
+        ]
+    measurements.tables["synchronizations"] = rows

@@ -1,0 +1,1 @@
+"""Inputs that must be refused, by what is wrong with them."""

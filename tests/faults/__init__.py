@@ -1,0 +1,1 @@
+"""What must hold when something breaks: each row of docs/reliability.md has at least one test here."""

@@ -1,0 +1,63 @@
+"""The kernel ends a rank for want of memory: the cause is named, not the signal's number."""
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scalescope.host_memory import group_files
+from tests.faults.conftest import Seen
+
+_LIMIT_BYTES = 64 << 20
+# Joins the group, then starts a rank that takes more than it may; prints what the launcher would say.
+_LAUNCHER = """
+import pathlib, subprocess, sys
+from scalescope.launch.memory_kills import MemoryKills
+pathlib.Path(sys.argv[1], "cgroup.procs").write_text("0")
+kills = MemoryKills()
+code = subprocess.run([sys.executable, "-S", "-c", "bytearray(256 << 20)"]).returncode
+print(code, kills.ended(code), kills.text(code))
+"""
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group inside our own, with little memory."""
+    group = _make_group()
+    if group is None:
+        pytest.skip("a control group with a memory limit can only be made by root")
+    yield group
+    group.rmdir()
+
+
+def _make_group() -> Path | None:
+    limits = group_files(Path("/"), "memory.max", "memory.limit_in_bytes")
+    ours = next((limit for limit in limits if limit.exists()), None)
+    if ours is None or os.geteuid() != 0:
+        return None
+    group = ours.parent / f"scalescope-test-{uuid.uuid4().hex[:8]}"
+    try:
+        group.mkdir()
+    except OSError:
+        return None
+    try:
+        (group / ours.name).write_text(str(_LIMIT_BYTES))
+    except OSError:
+        group.rmdir()
+        return None
+    return group
+
+
+@pytest.mark.fault(25)
+def test_the_kernel_s_own_counter_names_the_cause(small_group: Path, seen: Seen) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LAUNCHER, str(small_group)], capture_output=True, text=True, timeout=60
+    )
+    code, ended, said = done.stdout.strip().split(" ", 2)
+    assert (int(code), ended) == (-9, "True"), done.stderr
+    assert "out of memory" in said
+    seen("a rank in a control group of 64 MiB: `oom`, by the kernel's counter")

@@ -1,0 +1,311 @@
+"""`predict` through the command line, for runs of the fake launcher."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scalescope.analysis.prediction import inputs
+from scalescope.cli import app
+from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.results.ledger import ledger_file, read_ledger
+from scalescope.results.run import load_run
+from scalescope.studies.report import page_of
+from tests.made_profiles import GRADIENT_BYTES, GRADIENTS, made_profiles
+from tests.verbs import scale, train
+
+from .recording import RecordingWatcher, ask, summary_of
+
+# Communication as the simulated network has it: one bucket of all gradients after the backward pass.
+LATENCY_S, RATE = 1e-3, 1e9
+EXCHANGE_S = LATENCY_S + GRADIENTS * GRADIENT_BYTES / RATE
+MODEL = CostModel(
+    fixed_s=0.010,
+    per_sample_s=0.0002,
+    exposed_comm_s={2: EXCHANGE_S, 4: EXCHANGE_S},
+    latency_s=LATENCY_S,
+    bytes_per_s=RATE,
+)
+Call = Callable[..., SimpleNamespace]
+
+
+@pytest.fixture(autouse=True)
+def profiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scalescope.results.ledger.shipped_ledger", lambda: b"")
+    monkeypatch.setattr(inputs, "profiles_of", made_profiles)
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Call `predict`; returns code, out and err."""
+
+    def run(*arguments: str) -> SimpleNamespace:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as leaving:
+            app.main(["predict", *arguments])
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=leaving.value.code, out=out, err=err)
+
+    return run
+
+
+def measure(**settings: Any) -> RecordingWatcher:
+    watcher = RecordingWatcher()
+    asked = {"world_size": [1, 2, 4], "batch_size": [50], "repeats": 2, **settings}
+    scale(ask("scale", **asked), FakeLauncher(MODEL), watcher)
+    return watcher
+
+
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    (prediction,) = json.loads(file.read_text())["predictions"]
+    rows = prediction["rows"]
+    assert isinstance(rows, list)
+    return rows
+
+
+def test_every_size_that_was_asked_for_has_its_row(call: Call, tmp_path: Path) -> None:
+    measure()
+    ended = call("run", "--world-size", "2,4,8,16,32,64,128,256,512,1024", "--json", "p.json")
+    assert (ended.code, ended.err) == (0, "")
+    rows = rows_of(tmp_path / "p.json")
+    assert [row["world_size"] for row in rows] == [2 << power for power in range(10)]
+    for row in rows:
+        for name in ("step_s", "samples_per_s", "efficiency", "exposed_comm_s", "memory_bytes"):
+            low, high = row[f"ci90_{name}"]
+            assert low <= row[name] <= high, name
+        assert row["extrapolated"] == (row["world_size"] > 4) == bool(row["assumptions"])
+        assert row["calibration"] and row["limit"]
+    shown = [line.split()[0] for line in ended.out.splitlines() if line.strip()[:1].isdigit()]
+    assert shown == ["2", "4", "8*", "16*", "32*", "64*", "128*", "256*", "512*", "1,024*"]
+    assert "* extrapolated (8 to 1,024 ranks): all_reduce follows a ring from 4 ranks on" in ended.out
+
+
+def test_the_truth_of_the_cost_model_is_predicted(call: Call, tmp_path: Path) -> None:
+    measure()
+    call("run", "--world-size", "2,4", "--json", "p.json")
+    for row in rows_of(tmp_path / "p.json"):
+        assert row["step_s"] == pytest.approx(0.020 + EXCHANGE_S)
+        assert row["measured_step_s"] == pytest.approx(row["step_s"])
+        assert row["exposed_comm_s"] == pytest.approx(EXCHANGE_S)
+        assert row["efficiency"] == pytest.approx(0.020 / row["step_s"])
+
+
+def test_without_sizes_it_goes_on_from_what_was_measured(call: Call, tmp_path: Path) -> None:
+    measure()
+    call("run", "--json", "p.json")
+    assert [row["world_size"] for row in rows_of(tmp_path / "p.json")] == [2, 4, 8, 16, 32, 64]
+
+
+def test_flags_change_the_setup(call: Call, tmp_path: Path) -> None:
+    measure(batch_size=[50, 100])
+    call("run", "--world-size", "8", "--json", "plain.json", "--batch-size", "50")
+    flags = (
+        "--batch-size",
+        "200",
+        "--comm-hook",
+        "bf16",
+        "--accumulation-steps",
+        "2",
+        "--bucket-cap-mb",
+        "1",
+    )
+    ended = call("run", "--world-size", "8", *flags, "--gpu-hour-price", "2.5", "--json", "p.json")
+    assert ended.code == 0
+    (row,), (plain,) = rows_of(tmp_path / "p.json"), rows_of(tmp_path / "plain.json")
+    assert row["samples_per_step"] == 200 * 2 * 8
+    setup = row["setup"]
+    assert (setup["comm_hook"], setup["accumulation_steps"], setup["bucket_cap_mb"]) == ("bf16", 2, 1.0)
+    assert row["exposed_comm_s"] < plain["exposed_comm_s"]
+    assert row["measured_step_s"] is None
+    hours = 1e6 / row["samples_per_s"] / 3600
+    assert row["cost_per_million_samples"] == pytest.approx(hours * 8 * 2.5)
+    assert "cost per 1M samples" in ended.out
+
+
+@pytest.mark.parametrize("strategy", ["zero1", "fsdp"])
+def test_another_strategy(call: Call, tmp_path: Path, strategy: str) -> None:
+    measure()
+    assert call("run", "--world-size", "8", "--strategy", strategy, "--json", "p.json").code == 0
+    (row,) = rows_of(tmp_path / "p.json")
+    assert row["setup"]["strategy"] == strategy
+    assert row["kind"]["strategy"] == strategy
+
+
+def test_a_named_network_needs_no_measured_times(call: Call, tmp_path: Path) -> None:
+    train(ask("train", world_size=1, batch_size=50), FakeLauncher(MODEL), RecordingWatcher())
+    refused = call("run", "--world-size", "8")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err == (
+        "scalescope: run has no times of collectives: --network nvlink4 assumes them, "
+        "scalescope comm measures them\n"
+    )
+    flags = ("--network", "nvlink4", "--gpus-per-node", "8", "--nics-per-node", "8")
+    assert call("run", "--world-size", "8,16", *flags, "--json", "p.json").code == 0
+    first, second = rows_of(tmp_path / "p.json")
+    assert first["kind"]["curve"] == second["kind"]["curve"] == "assumed"
+    assert second["setup"]["layout"] == {"ranks_per_node": 8, "cards_per_node": 8}
+    assert not read_ledger(shipped=False).entries
+
+
+def test_what_if_ranks_changes(call: Call, tmp_path: Path) -> None:
+    measure()
+    ended = call("run", "--world-size", "8", "--what-if", "--json", "p.json")
+    (prediction,) = json.loads((tmp_path / "p.json").read_text())["predictions"]
+    gains = [change["gain"] for change in prediction["what_if"]]
+    assert gains == sorted(gains, reverse=True) and prediction["what_if_world_size"] == 8
+    assert "What if, on 8 ranks" in ended.out and "--comm-hook bf16" in ended.out
+
+
+def test_scale_adds_what_it_would_have_predicted_to_the_ledger(call: Call) -> None:
+    measure()
+    entries = read_ledger(shipped=False).entries
+    kinds = sorted((entry.world_size, entry.kind.curve, entry.curve_ranks) for entry in entries)
+    assert kinds == [(2, "same ranks", 2), (4, "other ranks", 2), (4, "same ranks", 4)]
+    same = [entry for entry in entries if entry.kind.curve == "same ranks"]
+    assert all(entry.error == pytest.approx(0.0, abs=1e-6) and entry.is_covered for entry in same)
+    assert all(entry.exposed_error == pytest.approx(0.0, abs=1e-6) for entry in same)
+    before = ledger_file().read_bytes()
+    assert call("run").code == 0
+    assert ledger_file().read_bytes() == before  # the same predictions of the same measurements
+
+
+def test_the_ledger_is_shown_by_kind_with_its_coverage(call: Call, tmp_path: Path) -> None:
+    empty = call("--ledger")
+    assert (empty.code, empty.err) == (0, "")
+    assert "No prediction has met a measurement yet" in empty.out
+    measure()
+    ended = call("--ledger", "--json", "l.json")
+    assert "ddp over gloo, curve of as many ranks" in ended.out and "in interval" in ended.out
+    content = json.loads((tmp_path / "l.json").read_text())
+    by_kind = {row["kind"]: row for row in content["kinds"]}
+    assert by_kind["all"]["n"] == 3
+    same = by_kind["ddp over gloo, curve of as many ranks"]
+    assert (same["n"], same["coverage"]) == (2, 1.0)
+    assert same["mean_abs_error"] == pytest.approx(0.0, abs=1e-6)
+    assert same["ci95_coverage"][0] < 0.9 < same["ci95_coverage"][1] == 1.0
+
+
+def test_errors_of_the_ledger_make_the_intervals(call: Call, tmp_path: Path) -> None:
+    measure()
+    (line, *_) = ledger_file().read_text().splitlines()
+    for number in range(12):
+        raw = {
+            **json.loads(line),
+            "trial_id": f"t{number}",
+            "measured_s": json.loads(line)["predicted_s"] * 1.05,
+        }
+        with ledger_file().open("a") as stream:
+            stream.write(json.dumps(raw) + "\n")
+    call("run", "--world-size", "2", "--json", "p.json")
+    (row,) = rows_of(tmp_path / "p.json")
+    assert row["ci90_step_s"][1] == pytest.approx(row["step_s"] * 1.05)
+    assert "of this kind" in row["calibration"]
+
+
+def test_a_ledger_that_cannot_be_written_is_a_warning(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SCALESCOPE_LEDGER", str(tmp_path / "file" / "ledger.jsonl"))
+    watcher = measure()
+    assert any("were not added to the ledger" in note for note in watcher.notes)
+    ended = call("run")
+    assert ended.code == 0 and "were not added to the ledger" in ended.err
+
+
+def test_scale_shows_larger_sizes_and_stores_them(call: Call) -> None:
+    watcher = RecordingWatcher()
+    report = scale(ask("scale", world_size=[1, 2], batch_size=50), FakeLauncher(MODEL), watcher)
+    titles = [section.title for section in report.sections]
+    (section,) = [part for part in report.sections if (part.title or "").startswith("Predicted larger sizes")]
+    assert section.table is not None
+    assert [row[0] for row in section.table.rows] == ["4*", "8*", "16*"]
+    assert not any("Gustafson" in (title or "") for title in titles)
+    (prediction,) = summary_of(report.path)["results"]["predictions"]
+    assert [row["world_size"] for row in prediction["rows"]] == [2, 4, 8, 16]
+
+
+def test_scale_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "profiles_of", lambda run: ())
+    report = scale(ask("scale", world_size=[1, 2], batch_size=50), FakeLauncher(MODEL), RecordingWatcher())
+    lines = [line for section in report.sections for line in section.lines]
+    assert "Larger sizes are not predicted: this run has no profile of one rank." in lines
+    assert "predictions" not in summary_of(report.path)["results"]
+
+
+def test_the_page_has_the_band_and_the_timeline(tmp_path: Path) -> None:
+    measure()
+    page = page_of(load_run(tmp_path / "run"))
+    assert "Predicted on more ranks" in page
+    assert "One predicted step on 4 ranks" in page and "90 % interval" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("none",), "predict: none: no such run folder; scalescope list shows all runs"),
+        ((), "predict: runs/latest: there is no run yet; name a run folder, or make one: scalescope scale"),
+        (("empty",), "predict: empty is not a run folder; scalescope list shows the runs there are"),
+        (
+            ("run", "--world-size", "2,x"),
+            "--world-size: expected numbers up to 1,000,000 such as 2,4,8, got 'x'",
+        ),
+        (
+            ("run", "--world-size", "0"),
+            "--world-size: expected numbers up to 1,000,000 such as 2,4,8, got '0'",
+        ),
+        (("run", "--nics-per-node", "2"), "--nics-per-node requires --gpus-per-node"),
+        (("run", "--ledger"), "--ledger is about all runs; leave RUN out"),
+        (("run", "--network", "none.json"), "--network none.json: no such file or run folder"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    call: Call, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    measure()
+    ended = call(*arguments)
+    assert (ended.code, ended.out, ended.err) == (2, "", f"scalescope: {message}\n")
+
+
+def test_a_run_without_a_profile_names_the_command(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    measure()
+    monkeypatch.setattr(inputs, "profiles_of", lambda run: ())
+    ended = call("run")
+    assert (ended.code, ended.err) == (
+        2,
+        "scalescope: run has no profile of one rank: "
+        "scalescope train --workload mlp --world-size 1 measures it\n",
+    )
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_a_narrow_terminal_keeps_every_row(call: Call, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    measure()
+    monkeypatch.setenv("COLUMNS", str(columns))
+    ended = call("run", "--world-size", "2,4,8,1024")
+    lines = ended.out.splitlines()
+    table = lines[: next(number for number, line in enumerate(lines) if "worth it" in line.lower())]
+    assert all(len(line) <= columns for line in table[2:])
+    shown = [line.split()[0] for line in table if line.strip()[:1].isdigit()]
+    assert shown == ["2", "4", "8*", "1,024*"]
+
+
+def test_predict_never_imports_torch(tmp_path: Path) -> None:
+    measure()
+    probe = (
+        "import sys\n"
+        "from scalescope.cli.app import main\n"
+        "try:\n    main(['predict', 'run', '--network', 'nvlink4', '--what-if'])\n"
+        "except SystemExit:\n    pass\n"
+        "print('torch' in sys.modules, 'scalescope.studies.prediction.predict' in sys.modules)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ended.stdout.splitlines()[-1] == "False True"

@@ -1,0 +1,103 @@
+"""What is fitted to steps of several ranks."""
+
+import dataclasses
+
+import pytest
+
+from scalescope.analysis.prediction.fitting import MeasuredStep, contention_of, fit, fitted_of, simulated
+from scalescope.analysis.prediction.profile import Gradient, RankProfile
+from scalescope.analysis.prediction.profiles import profiles_of
+from scalescope.analysis.prediction.setup import Setup
+from scalescope.analysis.prediction.simulation import simulate
+from scalescope.analysis.prediction.timeline import Fitted
+from scalescope.experiment.ablations import single_rank_baseline
+from tests.unit.analysis.made_results import make_result, make_trial
+from tests.unit.analysis.prediction.made_profiled_launches import profiled_launch, run_of
+from tests.unit.analysis.prediction.made_profiles import MIB, PerMib
+
+PROFILE = RankProfile(
+    samples=8,
+    input_s=0.0,
+    forward_s=0.02,
+    backward_s=0.04,
+    optimizer_s=0.005,
+    gradients=tuple(Gradient(size_bytes=MIB, ready_s=0.01 * number) for number in (1, 2, 3, 4)),
+)
+
+
+def measured(truth: Fitted, seconds_per_mib: float, **settings: object) -> MeasuredStep:
+    """A step as it would be measured if the truth were so."""
+    setup = dataclasses.replace(Setup(world_size=2, backend="gloo", bucket_cap_mb=1), **settings)  # type: ignore[arg-type]
+    times = PerMib(seconds_per_mib)
+    step_s = simulate(PROFILE, times, setup, truth).step_s
+    return MeasuredStep(profile=PROFILE, times=times, setup=setup, step_s=step_s)
+
+
+def test_nothing_is_known_without_measured_steps() -> None:
+    assert fit(()) == Fitted()
+
+
+def test_contention_is_compute_on_several_ranks_over_compute_on_one() -> None:
+    step = dataclasses.replace(measured(Fitted(), 0.001), silent_step_s=1.25 * PROFILE.compute_s)
+    assert contention_of(step) == pytest.approx(1.25)
+    assert fit([step]).contention == {2: pytest.approx(1.25)}
+
+
+def test_contention_of_a_step_counts_more_than_that_of_others() -> None:
+    step = dataclasses.replace(measured(Fitted(), 0.001), silent_step_s=1.25 * PROFILE.compute_s)
+    alike = simulated(step, Fitted(contention={2: 3.0}))
+    assert alike.step_s == pytest.approx(simulated(step, Fitted(contention={2: 1.25})).step_s)
+
+
+def test_without_launches_that_send_nothing_contention_is_unknown() -> None:
+    assert fit([measured(Fitted(), 0.001)]).contention == {}
+
+
+def test_one_step_alone_fits_one_parameter() -> None:
+    step = measured(Fitted(shared_latency=0.5), 0.002)
+    fitted = fit([step])
+    assert fitted.shared_latency is not None
+    assert fitted.compute_s_per_byte is None and fitted.fp16_s_per_byte is None
+
+
+def test_fitted_parameters_predict_other_steps() -> None:
+    truth = Fitted(shared_latency=0.5, compute_s_per_byte=3e-9, busy_s_per_byte=1e-9, fp16_s_per_byte=1e-8)
+    known = [
+        measured(truth, seconds, bucket_cap_mb=cap, comm_hook=hook)
+        for seconds in (0.002, 0.01, 0.03)
+        for cap in (1, 2, 50)
+        for hook in ("none", "fp16")
+    ]
+    fitted = fit(known)
+    other = measured(truth, 0.006, bucket_cap_mb=2, comm_hook="fp16", accumulation_steps=2)
+    assert simulated(other, fitted).step_s == pytest.approx(other.step_s, rel=0.03)
+    unfitted = simulated(other, Fitted()).step_s
+    assert abs(simulated(other, fitted).step_s - other.step_s) < abs(unfitted - other.step_s)
+
+
+def test_a_hook_that_was_not_measured_is_not_fitted() -> None:
+    steps = [measured(Fitted(), 0.002, bucket_cap_mb=cap) for cap in (1, 2, 3, 4, 5)] * 2
+    fitted = fit(steps)
+    assert fitted.fp16_s_per_byte is None and fitted.bf16_s_per_byte is None
+
+
+def test_few_steps_say_what_their_hook_costs() -> None:
+    truth = Fitted(fp16_s_per_byte=2e-8)
+    plain, hooked = measured(truth, 0.001), measured(truth, 0.001, comm_hook="fp16")
+    assert hooked.step_s > 1.1 * plain.step_s
+    for steps in ([hooked], [plain, plain, hooked]):
+        fitted = fit(steps)
+        assert simulated(hooked, fitted).step_s == pytest.approx(hooked.step_s, rel=0.02)
+        assert simulated(plain, fitted).step_s == pytest.approx(plain.step_s, rel=0.02)
+
+
+def test_only_steps_over_the_same_link_count() -> None:
+    """The times of collectives are those of one link."""
+    plain, linked = (
+        make_trial(strategy="ddp", world_size=2, steps_per_epoch="auto", link=link)
+        for link in (None, "50mbit")
+    )
+    alone = profiled_launch(single_rank_baseline(plain), [10.0, 10.0])
+    run = run_of(alone, *(make_result(trial, [[12.0, 12.0]] * 2) for trial in (plain, linked)))
+    (profile,) = profiles_of(run)
+    assert fitted_of(run, profile, PerMib(0.001)).from_launches == 1

@@ -1,0 +1,94 @@
+"""Times of collectives that were measured, and of those that were not."""
+
+import pytest
+
+from scalescope.analysis.comm.curve import Curve
+from scalescope.analysis.prediction.measured_times import MeasuredTimes
+from scalescope.analysis.prediction.setup import RankLayout
+from scalescope.errors import BadInput
+
+MIB = 1 << 20
+LATENCY_S, RATE = 1e-4, 1e9
+
+
+def ring_s(size: float, ranks: int) -> float:
+    return 2 * (ranks - 1) * LATENCY_S + 2 * (ranks - 1) / ranks * size / RATE
+
+
+def measured(*ranks: int) -> MeasuredTimes:
+    sizes = [1, *(MIB << step for step in range(7))]
+    curves = {
+        ("all_reduce", count): Curve.through([(size, ring_s(size, count)) for size in sizes])
+        for count in ranks
+    }
+    return MeasuredTimes(curves, error=0.02)
+
+
+def test_a_measured_size_rests_on_nothing_else() -> None:
+    time = measured(2).time_of("all_reduce", 4 * MIB, 2, RankLayout())
+    assert time.time_s == pytest.approx(ring_s(4 * MIB, 2))
+    assert (time.error, time.assumptions) == (0.02, ())
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 1024])
+def test_a_ring_carries_a_curve_over_to_other_ranks(ranks: int) -> None:
+    time = measured(2).time_of("all_reduce", 16 * MIB, ranks, RankLayout())
+    assert time.time_s == pytest.approx(ring_s(16 * MIB, ranks), rel=1e-3)
+    assert len(time.assumptions) == 1
+
+
+def test_the_nearest_smaller_number_of_ranks_is_carried_over() -> None:
+    time = measured(2, 4).time_of("all_reduce", 16 * MIB, 8, RankLayout())
+    assert "from 4" in time.assumptions[0]
+
+
+def test_larger_messages_go_on_as_the_curve_ends() -> None:
+    time = measured(2).time_of("all_reduce", 256 * MIB, 2, RankLayout())
+    assert time.time_s == pytest.approx(ring_s(256 * MIB, 2), rel=1e-3)
+    assert "64 MiB" in time.assumptions[0]
+
+
+def test_several_nodes_are_an_assumption() -> None:
+    time = measured(8).time_of("all_reduce", MIB, 8, RankLayout(ranks_per_node=4))
+    assert any("links" in assumption for assumption in time.assumptions)
+
+
+def test_one_rank_exchanges_nothing() -> None:
+    assert measured(2).time_of("all_reduce", MIB, 1, RankLayout()).time_s == 0.0
+
+
+def test_what_was_never_measured_is_refused() -> None:
+    with pytest.raises(BadInput, match="scalescope comm"):
+        measured(2).time_of("all_to_all", MIB, 2, RankLayout())
+    with pytest.raises(BadInput, match="scalescope comm"):
+        MeasuredTimes({}).time_of("all_gather", MIB, 2, RankLayout())
+
+
+@pytest.mark.parametrize(
+    ("collective", "backend", "share"),
+    [
+        ("all_gather", "nccl", 0.5),
+        ("reduce_scatter", "nccl", 0.5),
+        ("reduce_scatter", "gloo", 1.0),
+        ("sendrecv", "gloo", 1.0),
+        ("broadcast", "gloo", 1.0),
+    ],
+)
+def test_other_collectives_follow_from_an_all_reduce(collective: str, backend: str, share: float) -> None:
+    times = MeasuredTimes({("all_reduce", 2): Curve.through([(1, 1.0), (MIB, 2.0)])}, backend=backend)
+    time = times.time_of(collective, MIB, 2, RankLayout())
+    assert time.time_s == pytest.approx(2.0 * share)
+    assert time.error > 0 and collective in time.assumptions[0]
+
+
+def test_nccl_takes_a_tree_where_a_ring_has_too_many_steps() -> None:
+    curves = {("all_reduce", 2): Curve.through([(1, 1.0), (MIB, 2.0)])}
+    ring = MeasuredTimes(curves, backend="gloo").time_of("all_reduce", MIB, 1024, RankLayout())
+    tree = MeasuredTimes(curves, backend="nccl").time_of("all_reduce", MIB, 1024, RankLayout())
+    assert ring.time_s == pytest.approx(1023 * 1.0 + 1.0 * 1023 / 512)
+    assert tree.time_s == pytest.approx(10 * 1.0 + 2.0)
+
+
+def test_a_transfer_between_two_ranks_is_the_same_among_many() -> None:
+    times = MeasuredTimes({("sendrecv", 4): Curve.through([(1, 1.0), (MIB, 2.0)])})
+    assert times.time_of("sendrecv", MIB, 2, RankLayout()).time_s == 2.0

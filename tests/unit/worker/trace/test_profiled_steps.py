@@ -1,0 +1,177 @@
+"""A few steps of one rank are profiled, with torch on the CPU: which launches, and what is stored of them."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from scalescope.experiment.trial import Trial
+from scalescope.worker.machine.timing import CpuClock
+from scalescope.worker.process.position import Position
+from scalescope.worker.rank_profile.stored_profile import FAILED, StoredProfile
+from scalescope.worker.rank_profile.units import ROOT
+from scalescope.worker.trace.profiled_steps import WARMUPS, profile_steps, profiled_count
+from scalescope.worker.training.feeding import Feed
+from scalescope.worker.training.own_step import whole_step
+from scalescope.worker.training.pacing import Pace, PacedModel
+from scalescope.worker.training.step import Data, OwnStep, Step, Workload, plain_step, run_steps
+from tests.unit.analysis.made_results import make_trial
+
+from ..making import CPU
+
+BATCH = torch.ones(4, 3), torch.zeros(4, dtype=torch.long)
+PARTS = ("input_s", "forward_s", "backward_s", "optimizer_s", "rest_s", "step_s")
+STEPS = 3
+
+
+def timed_trial(**settings: Any) -> Trial:
+    return make_trial(**{"steps_per_epoch": "auto", "window": "1s", "strategy": "single", **settings})
+
+
+def make_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True), nn.Linear(4, 2))
+
+
+def make_workload(model: nn.Module, **changes: Any) -> Workload:
+    return Workload(model=model, data=Data(), loss=nn.functional.cross_entropy, **changes)
+
+
+def plain(model: nn.Module, workload: Workload | None = None) -> Step:
+    workload = workload or make_workload(model)
+    return plain_step(workload, model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def profiled(step: Step, trial: Trial | None = None, position: Position | None = None) -> StoredProfile:
+    position = position or Position(None, 0, 1)
+
+    def run_marked(marked: Step, feed: Feed) -> None:
+        run_steps(marked, feed.batches, WARMUPS + STEPS, CpuClock(), position)
+
+    feed = Feed(batches=itertools.repeat(BATCH))
+    return profile_steps(trial or timed_trial(), step, feed, CPU, run_marked)
+
+
+def bytes_of(model: nn.Module) -> list[int]:
+    return [parameter.numel() * parameter.element_size() for parameter in model.parameters()]
+
+
+def has_hooks(model: nn.Module) -> bool:
+    return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules()) or any(
+        parameter._post_accumulate_grad_hooks for parameter in model.parameters()
+    )
+
+
+@pytest.mark.parametrize(("timed_steps", "count"), [(5, 2), (14, 2), (20, 3), (40, 6), (60, 9), (10_000, 9)])
+def test_the_share_of_profiled_steps_is_small(timed_steps: int, count: int) -> None:
+    assert profiled_count(timed_trial(), 0.01, timed_steps) == count
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [
+        timed_trial(strategy="ddp", world_size=2),
+        timed_trial().replace(without_optimizer=True),
+        timed_trial().replace(with_preloaded_input=True),
+        make_trial(strategy="single", steps_per_epoch=30),
+    ],
+    ids=["two ranks", "no optimizer", "preloaded", "counted steps"],
+)
+def test_only_plain_launches_of_one_rank_are_profiled(trial: Trial) -> None:
+    assert profiled_count(trial, 0.01, 100) == 0
+
+
+def test_steps_longer_than_the_window_are_not_profiled() -> None:
+    assert profiled_count(timed_trial(), 1.5, 5) == 0
+
+
+def test_parts_gradients_and_units_of_a_plain_step() -> None:
+    model = make_model()
+    position = Position(None, 0, 1)
+    profile = profiled(plain(model), position=position)
+    assert profile.counters["profile/steps"] == STEPS
+    assert profile.counters["profile/micro_batches"] == 1
+    assert all(float(str(profile.counters[f"profile/{part}"])) >= 0.0 for part in PARTS)
+    rows = profile.tables["gradients"]
+    assert sorted(row["parameter"] for row in rows) == [0, 1, 2, 3]
+    assert {row["parameter"] for row in rows[:2]} == {2, 3}
+    assert sum(int(str(row["size_bytes"])) for row in rows) == sum(bytes_of(model))
+    times_s = [row["ready_s"] for row in rows]
+    assert times_s == sorted(times_s)
+    units = profile.tables["units"]
+    assert [unit["name"] for unit in units] == [ROOT, "0", "2"]
+    assert [unit["activation_bytes"] for unit in units] == [48, 64, 32]
+    assert [unit["parameter_bytes"] for unit in units] == [0, 64, 40]
+    for part in ("forward_s", "backward_s"):
+        total_s = sum(float(str(unit[part])) for unit in units)
+        assert total_s >= float(str(profile.counters[f"profile/{part}"])) - 1e-6  # the root has the rest
+    assert position.completed == WARMUPS + STEPS  # a heartbeat that moves
+    assert not has_hooks(model)
+
+
+def test_micro_batches_are_counted() -> None:
+    step = dataclasses.replace(plain(make_model()), accumulation_steps=3)
+    profile = profiled(step)
+    assert profile.counters["profile/micro_batches"] == 3
+    assert len(profile.tables["gradients"]) == 4
+
+
+def test_a_paced_model_is_one_unit_whose_gradients_come_in_its_order() -> None:
+    layers = nn.ParameterList(torch.zeros(2) for _ in range(3))
+    pace = Pace(forward_s=0.0, gradient_ready_s=(0.001, 0.002, 0.003))
+    model = PacedModel(layers, list(layers), pace)
+    workload = Workload(model=model, data=Data(), loss=lambda output, _: output)
+    profile = profiled(plain(model, workload))
+    assert [row["parameter"] for row in profile.tables["gradients"]] == [2, 1, 0]
+    assert [(unit["name"], unit["parameter_bytes"]) for unit in profile.tables["units"]] == [(ROOT, 24)]
+
+
+def test_a_step_of_the_user_has_parts_and_no_units() -> None:
+    model = make_model()
+
+    def run(model: Any, batch: Any, optimizer: Any) -> Tensor:
+        loss: Tensor = nn.functional.cross_entropy(model(batch[0]), batch[1])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    workload = make_workload(model, own_step=OwnStep(run=run, models=model))
+    backward = torch.autograd.backward
+    profile = profiled(whole_step(workload, [model], [torch.optim.SGD(model.parameters(), lr=0.1)]))
+    for part in ("forward_s", "backward_s", "optimizer_s"):
+        assert float(str(profile.counters[f"profile/{part}"])) > 0.0, part
+    assert len(profile.tables["gradients"]) == 4
+    assert "units" not in profile.tables
+    assert torch.autograd.backward is backward
+
+
+def test_compiled_code_has_no_units() -> None:
+    profile = profiled(plain(make_model()), timed_trial().replace(compile="default"))
+    assert set(profile.tables) == {"gradients"}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TorchScript
+@pytest.mark.parametrize("compiled", [torch.jit.script, lambda model: torch.compile(model, backend="eager")])
+def test_a_model_that_was_compiled_has_no_units(compiled: Any) -> None:
+    profile = profiled(plain(compiled(make_model())))
+    assert set(profile.tables) == {"gradients"}, profile.counters
+    assert len(profile.tables["gradients"]) == 4
+
+
+def test_without_gradients_there_is_no_profile() -> None:
+    profile = profiled(dataclasses.replace(plain(make_model()), backward=lambda loss: None))
+    assert set(profile.counters) == {FAILED} and not profile.tables
+
+
+def test_what_fails_costs_the_profile_alone() -> None:
+    model = make_model()
+
+    def fail(batch: Any) -> Tensor:
+        raise ZeroDivisionError("divided\nby nothing")
+
+    profile = profiled(dataclasses.replace(plain(model), forward=fail))
+    assert profile == StoredProfile(counters={FAILED: "ZeroDivisionError: divided"})
+    assert not has_hooks(model)
