@@ -2,11 +2,12 @@
 
 import importlib.util
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -74,6 +75,22 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
     monkeypatch.delenv("SCALESCOPE_LEDGER", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def leaves_the_process_alone() -> Iterator[None]:
+    """A test must not change what later tests, and the programs they start, inherit."""
+    before = _inherited()
+    yield
+    assert _inherited() == before
+
+
+def _inherited() -> dict[str, object]:
+    limits = [resource.getrlimit(kind) for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    signals = {line for line in lines if line.startswith(("Umask", "SigBlk", "SigIgn"))}
+    return {"limits": limits, "signals": signals, "directory": os.getcwd()}
 
 
 # Where several processes share the tests (`make test`), what takes longest begins first: else one process

@@ -9,10 +9,8 @@ import pytest
 from scalescope.experiment.trial import Trial
 from scalescope.results.run import load_run
 from scalescope.studies.report import ReportOptions, report
-from tests.browser.test_page import Opened, browser
+from tests.browser.opened import Opened
 from tests.made_runs import make_runs
-
-__all__ = ["browser"]  # a fixture
 
 pytestmark = pytest.mark.browser
 SCRIPTS = (

@@ -1,7 +1,5 @@
 """The page in a browser: it loads nothing else, has every chapter, and reacts to mouse and keyboard."""
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import pytest
 
 from scalescope.studies.report import ReportOptions, report
-from tests.conftest import chromium
+from tests.browser.opened import LAUNCHES, Opened
 from tests.made_runs import make_runs
 
 pytestmark = pytest.mark.browser
@@ -17,7 +15,6 @@ CHAPTERS = [
     "verdict", "levers", "findings", "scaling", "data", "collectives", "steps", "memory",
     "environment", "trials", "glossary",
 ]  # fmt: skip
-LAUNCHES = "#trials table"
 
 
 @pytest.fixture(scope="module")
@@ -25,45 +22,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("page")
     written = report([make_runs(root / "runs")], root / "out", ReportOptions(formats=("html",)))
     return written.files[0].as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-class Opened:
-    """A page, and its messages and requests."""
-
-    def __init__(self, browser: Any, address: str, **context: Any) -> None:
-        self.context = browser.new_context(**{"viewport": {"width": 1100, "height": 900}, **context})
-        self.page = self.context.new_page()
-        self.messages: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.messages.append(message.text))
-        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(address)
-
-    def column(self, number: int) -> list[str]:
-        """The cells of a column of the launches."""
-        cells: list[str] = self.page.locator(f"{LAUNCHES} tbody tr td:nth-child({number})").all_inner_texts()
-        return cells
-
-    def colour(self, name: str) -> str:
-        return str(self.page.evaluate(f"getComputedStyle(document.body).{name}"))
-
-    def keep(self, name: str, folder: Path) -> None:
-        path = folder / f"{name}.png"
-        self.page.screenshot(path=path, full_page=True)
-        if wanted := os.environ.get("SCALESCOPE_ARTEFACTS"):
-            Path(wanted).mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, wanted)
 
 
 @pytest.fixture
