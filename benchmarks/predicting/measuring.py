@@ -19,7 +19,7 @@ from scalescope.studies.campaign import run_campaign
 from scalescope.studies.plan import Plan
 from scalescope.studies.request import Request
 
-REPEATS = {"gpu": 1}  # elsewhere 2
+REPEATS = 2
 WINDOW = "1.5s"
 _COLLECTIVES = {"fsdp": "all_gather,reduce_scatter", "pipeline": "sendrecv"}
 _LARGEST = {"mlp": "8MiB", "gpu": "128MiB"}  # more than all gradients; elsewhere 4 MiB
@@ -39,7 +39,7 @@ def measure_job(job: str, points: Iterable[Settings], folder: Path, until: float
         left_s = until - time.monotonic()
         if left_s <= 0.0:
             return False
-        measuring = dataclasses.replace(experiment.measuring, repeats=REPEATS.get(job, 2), budget=left_s)
+        measuring = dataclasses.replace(experiment.measuring, repeats=REPEATS, budget=left_s)
         experiment = dataclasses.replace(experiment, measuring=measuring)
         unique = {trial.trial_id: trial for trial in trials}
         plan = Plan(experiment=experiment, trials=tuple(unique.values()), machine=machine)

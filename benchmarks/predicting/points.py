@@ -124,16 +124,20 @@ _SMALL_GPT = {
     "num_layers": 6,
     "dim_feedforward": 2048,
 }
-GPU = JobPoints(
-    count=16,
-    model={**_SMALL_GPT, "vocab_size": 8192, "max_seq_len": 256, "precision": "bf16", **_ON_A_SHARE},
-    varied={
-        "world_size": (2, 4),
-        "batch_size": (16, 64),
-        "bucket_cap_mb": (5.0, 25.0),
-        "comm_hook": ("none", "bf16"),
-    },
-)
+_ON_GPU = {**_SMALL_GPT, "vocab_size": 8192, "max_seq_len": 256, "precision": "bf16", **_ON_A_SHARE}
+_GPU_CHANGES = {"bucket_cap_mb": (5.0, 25.0), "comm_hook": ("none", "bf16")}
+GPU = {  # other batch sizes calibrate than are scored
+    "score": JobPoints(
+        count=16,
+        model=_ON_GPU,
+        varied={"world_size": (2, 4), "batch_size": (16, 64), **_GPU_CHANGES},
+    ),
+    "calibration": JobPoints(
+        count=8,
+        model=_ON_GPU,
+        varied={"world_size": (2, 4), "batch_size": (32,), **_GPU_CHANGES},
+    ),
+}
 
 
 def draw_points() -> Iterator[dict[str, Any]]:
@@ -146,8 +150,9 @@ def draw_points() -> Iterator[dict[str, Any]]:
 
 
 def gpu_points() -> Iterator[dict[str, Any]]:
-    for settings in GPU.drawn(random.Random(SEED)):
-        yield {"job": "gpu", "half": "score", "settings": settings}
+    for half, points in GPU.items():
+        for settings in points.drawn(random.Random(SEED)):
+            yield {"job": "gpu", "half": half, "settings": settings}
 
 
 def read_points(file: Path = FILE) -> list[dict[str, Any]]:
