@@ -70,6 +70,13 @@ def _file(folder: Path, rng: random.Random) -> Path:
     return rng.choices(files, weights)[0]
 
 
+def _content(path: Path) -> bytes:
+    """A file's content; an earlier change may have made it larger than memory."""
+    if path.stat().st_size > _LARGEST_CHANGED:
+        raise OSError("the file is too large to be changed")
+    return path.read_bytes()
+
+
 def _clear(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -80,7 +87,7 @@ def _clear(path: Path) -> None:
 
 def flip_bytes(folder: Path, rng: random.Random) -> None:
     path = _file(folder, rng)
-    content = bytearray(path.read_bytes())
+    content = bytearray(_content(path))
     for _ in range(rng.choice((1, 3, 30)) if content else 0):
         content[rng.randrange(len(content))] = rng.randrange(256)
     path.write_bytes(content)
@@ -88,7 +95,7 @@ def flip_bytes(folder: Path, rng: random.Random) -> None:
 
 def truncate(folder: Path, rng: random.Random) -> None:
     path = _file(folder, rng)
-    content = path.read_bytes()
+    content = _content(path)
     path.write_bytes(content[: rng.randrange(len(content) + 1)])
 
 
@@ -108,7 +115,7 @@ def change_json(folder: Path, rng: random.Random) -> None:
         change_line(path, rng, times=rng.choice((1, 1, 3)))
         return
     with contextlib.suppress(ValueError, RecursionError):
-        record = json.loads(path.read_bytes())
+        record = json.loads(_content(path))
         for _ in range(rng.choice((1, 1, 3))):
             record = change_record(record, rng)
         path.write_text(to_line(record))
@@ -125,9 +132,9 @@ def change_lines(folder: Path, rng: random.Random) -> None:
 
 def change_line(path: Path, rng: random.Random, times: int) -> None:
     """Change a line; where its settings change, mostly with the id that they then have."""
-    if not path.is_file() or path.stat().st_size > _LARGEST_CHANGED:
-        return  # an operation before made it a device, or a file that is larger than memory
-    lines = path.read_bytes().splitlines()
+    if not path.is_file():
+        return  # an operation before made it a device
+    lines = _content(path).splitlines()
     if not lines:
         return
     number = rng.randrange(len(lines))
@@ -155,7 +162,7 @@ def change_facts(folder: Path, rng: random.Random) -> None:
     path = folder / "trials.jsonl"
     if not path.is_file() or path.is_symlink():
         raise OSError("no results are left")
-    lines = path.read_bytes().splitlines()
+    lines = _content(path).splitlines()
     share = rng.choice((0.02, 0.2, 1.0))
     for number, line in enumerate(lines):
         with contextlib.suppress(Exception):  # what an earlier change broke stays as it is

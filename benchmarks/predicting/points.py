@@ -135,7 +135,7 @@ GPU = {  # other batch sizes calibrate than are scored
     "calibration": JobPoints(
         count=8,
         model=_ON_GPU,
-        varied={"world_size": (2, 4), "batch_size": (32,), **_GPU_CHANGES},
+        varied={"world_size": (2, 4), "batch_size": (24, 96), **_GPU_CHANGES},
     ),
 }
 

@@ -51,7 +51,7 @@ def _described(plan: Plan, launcher: Launcher) -> dict[str, Any]:
 def _with_new_hosts(stored: dict[str, Any], launcher: Launcher) -> dict[str, Any] | None:
     """The record with the hosts that a run went on to; `starts` has those of each start."""
     before, now = stored.get("nodes"), launcher.nodes()
-    if not isinstance(before, dict) or set(now) <= set(before):
+    if not isinstance(before, dict) or not before or set(now) <= set(before):
         return None
     try:
         nodes = {host: Machine.from_json(machine) for host, machine in before.items()} | dict(now)

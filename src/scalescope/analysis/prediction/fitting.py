@@ -20,13 +20,21 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.run import Run
 
 # By parameter of the model: the values that are tried, first coarsely and then around the best.
-_RANGES = {
+_ON_CORES = {
     "shared_latency": (0.0, 1.0),
     "compute_s_per_byte": (0.0, 8e-9),
     "busy_s_per_byte": (0.0, 8e-9),
     "busy_latency": (-1.0, 3.0),
     "fp16_s_per_byte": (0.0, 4e-8),
     "bf16_s_per_byte": (0.0, 4e-8),
+}
+_ON_GPUS = {  # NCCL runs one exchange at a time, so that none shares another's latency
+    "overlap_slowdown": (0.0, 1.0),
+    "compute_s_per_byte": (0.0, 5e-10),
+    "busy_s_per_byte": (0.0, 5e-10),
+    "fp16_s_per_byte": (0.0, 5e-10),
+    "bf16_s_per_byte": (0.0, 5e-10),
+    "hook_s": (0.0, 2e-3),
 }
 _TRIES, _SWEEPS, _REFINEMENTS = 9, 2, 4
 _PENALTY = 0.001  # added to the error for a parameter at the end of its range: less is noise

@@ -32,6 +32,7 @@ class RankProfile:
     backward_s: float
     optimizer_s: float
     rest_s: float = 0.0
+    issue_s: float = 0.0  # by the host, of one micro-batch, where the GPU waits for it; 0 where it does not
     gradients: tuple[Gradient, ...] = ()  # in the order in which they become ready
     units: tuple[Unit, ...] = ()  # in the order of the forward pass
     buffer_bytes: int = 0  # that DDP broadcasts before each forward pass
@@ -42,7 +43,8 @@ class RankProfile:
     @property
     def compute_s(self) -> float:
         """A whole step of one micro-batch without communication."""
-        return self.input_s + self.forward_s + self.backward_s + self.optimizer_s + self.rest_s
+        parts_s = self.input_s + self.forward_s + self.backward_s + self.optimizer_s + self.rest_s
+        return max(parts_s, self.issue_s)
 
     @property
     def gradient_bytes(self) -> int:

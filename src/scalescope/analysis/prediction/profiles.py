@@ -12,6 +12,8 @@ from scalescope.results.run import Run
 
 _PARTS = ("input", "forward", "backward", "optimizer")
 _ROOT = "(root)"  # what is in no unit: it follows from the whole
+_AT_GPU_PACE = "profile/at_gpu_pace"
+_WAITING = 0.95  # a GPU that works for less of a step waits for its host
 _CUT = 0.01  # of a launch's steps, at each end, before their spread is taken
 
 
@@ -52,6 +54,7 @@ class _ProfiledLaunch:
     spread: float
     micro_batches: int
     parts_s: Mapping[str, float]  # those of passes are of one micro-batch
+    issue_s: float  # the step, where the GPU waits for its host; otherwise 0
     gradients: Mapping[int, tuple[int, float]]  # by parameter: bytes, and when it is ready
     units: Sequence[Unit]
 
@@ -64,13 +67,15 @@ def _profile_of(results: Sequence[Result]) -> MeasuredProfile:
     parts_s = {name: statistics.fmean(step.parts_s[name] for step in steps) for name in _PARTS}
     micro_batches = steps[0].micro_batches
     mean_s = statistics.fmean(means_s)
+    issue_s = statistics.fmean(step.issue_s for step in steps)
     profile = RankProfile(
         samples=max(1, trial.rank_batch_size // micro_batches),
         input_s=parts_s["input"],
         forward_s=parts_s["forward"],
         backward_s=parts_s["backward"],
         optimizer_s=parts_s["optimizer"],
-        rest_s=max(0.0, mean_s - _sum_of(parts_s, micro_batches)),
+        rest_s=0.0 if issue_s else max(0.0, mean_s - _sum_of(parts_s, micro_batches)),
+        issue_s=issue_s / micro_batches,
         gradients=_gradients([step.gradients for step in steps], parts_s["backward"]),
         units=_units([step.units for step in steps], parts_s["forward"], parts_s["backward"]),
         buffer_bytes=_buffer_bytes(records[0]),
@@ -91,11 +96,16 @@ def _launch_of(trial: Trial, record: RankRecord) -> _ProfiledLaunch:
     micro_batches = int(_number(record, "profile/micro_batches") or 1)
     backward_s = _number(record, "profile/backward_s")
     forward_s = _number(record, "profile/forward_s")
+    waits = _waits_for_host(record, mean_s, micro_batches)
+    parts_s = _timed_parts(trial, record, micro_batches) or _scaled_parts(
+        record, None if waits else mean_s, micro_batches
+    )
     return _ProfiledLaunch(
         mean_s=mean_s,
         spread=_spread(times_s),
         micro_batches=micro_batches,
-        parts_s=_timed_parts(trial, record, micro_batches) or _scaled_parts(record, mean_s, micro_batches),
+        parts_s=parts_s,
+        issue_s=mean_s if waits else 0.0,
         gradients={
             int(row["parameter"] or 0): (int(row["size_bytes"] or 0), _share(row["ready_s"], backward_s))
             for row in record.tables.get("gradients", ())
@@ -127,12 +137,24 @@ def _timed_parts(trial: Trial, record: RankRecord, micro_batches: int) -> dict[s
     return {**parts_s, **passes_s}
 
 
-def _scaled_parts(record: RankRecord, mean_s: float, micro_batches: int) -> dict[str, float]:
-    """The parts of the profiled steps, as long as those without hooks."""
-    parts_s = {part: _number(record, f"profile/{part}_s") for part in _PARTS}
-    whole_s = _sum_of(parts_s, micro_batches) + _number(record, "profile/rest_s")
-    factor = mean_s / whole_s if whole_s > 0.0 else 0.0
-    return {part: part_s * factor for part, part_s in parts_s.items()}
+def _waits_for_host(record: RankRecord, mean_s: float, micro_batches: int) -> bool:
+    """Whether the GPU would be done with a step before the host has issued it."""
+    return _AT_GPU_PACE in record.counters and _profiled_s(record, micro_batches) < _WAITING * mean_s
+
+
+def _scaled_parts(record: RankRecord, step_s: float | None, micro_batches: int) -> dict[str, float]:
+    """The parts of the profiled steps, of a step that takes so long; None leaves them as they are."""
+    whole_s = _profiled_s(record, micro_batches)
+    factor = 1.0 if step_s is None else step_s / whole_s if whole_s > 0.0 else 0.0
+    return {part: part_s * factor for part, part_s in _profiled_parts(record).items()}
+
+
+def _profiled_parts(record: RankRecord) -> dict[str, float]:
+    return {part: _number(record, f"profile/{part}_s") for part in _PARTS}
+
+
+def _profiled_s(record: RankRecord, micro_batches: int) -> float:
+    return _sum_of(_profiled_parts(record), micro_batches) + _number(record, "profile/rest_s")
 
 
 def _sum_of(parts_s: Mapping[str, float], micro_batches: int) -> float:

@@ -10,6 +10,7 @@ from scalescope.analysis.prediction.setup import RankLayout, Setup
 from scalescope.analysis.prediction.timeline import Fitted, StepTimeline
 from scalescope.analysis.prediction.timelines.data_parallel import simulate_data_parallel
 from scalescope.analysis.prediction.timelines.fsdp import simulate_fsdp
+from scalescope.analysis.prediction.timelines.lanes import slowdown
 from scalescope.analysis.prediction.timelines.pipeline import simulate_pipeline
 from scalescope.analysis.prediction.timelines.zero1 import simulate_zero1
 from scalescope.errors import BadInput
@@ -44,11 +45,16 @@ def simulate_once(
         known = ", ".join(SIMULATORS)
         raise BadInput(f"strategy {setup.strategy} cannot be predicted; these can: {known}")
     fitted = fitted or Fitted()
-    if setup.world_size > 1:
-        return SIMULATORS[setup.strategy](profile, times, setup, fitted)
     passes = setup.micro_batches if setup.strategy == "pipeline" else setup.accumulation_steps
-    alone = dataclasses.replace(setup, accumulation_steps=passes)
-    return simulate_data_parallel(profile, times, alone, fitted)
+    issued_s = passes * profile.issue_s * slowdown(fitted, setup.world_size)
+    if profile.issue_s:  # then contention was seen on the host, and nothing is known about that of GPUs
+        fitted = dataclasses.replace(fitted, contention={})
+    if setup.world_size > 1:
+        line = SIMULATORS[setup.strategy](profile, times, setup, fitted)
+    else:
+        alone = dataclasses.replace(setup, accumulation_steps=passes)
+        line = simulate_data_parallel(profile, times, alone, fitted)
+    return dataclasses.replace(line, step_s=max(line.step_s, issued_s))
 
 
 class _Slower:

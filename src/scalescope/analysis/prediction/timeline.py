@@ -29,6 +29,7 @@ class Fitted:
     busy_latency: float | None = None  # the same as a share of the exchange's latency
     fp16_s_per_byte: float | None = None  # work of the hook fp16, per byte that is sent
     bf16_s_per_byte: float | None = None
+    hook_s: float | None = None  # that a hook adds to each exchange, and takes from compute meanwhile
     contention: dict[int, float] = field(default_factory=dict)  # compute on N ranks ÷ compute on one, by N
     from_launches: int = 0
 

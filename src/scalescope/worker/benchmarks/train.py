@@ -78,14 +78,15 @@ def _record_outcome(trial: Trial, run: "TrainingRun", steps: StepWindow, measure
 def _record_profile(trial: Trial, run: "TrainingRun", measurements: Measurements) -> None:
     """What a step of one rank consists of, from a few more steps with hooks."""
     times_s = measurements.samples["step_time_s"]
-    count = profiled_count(trial, math.fsum(times_s) / len(times_s), len(times_s))
+    step_s = math.fsum(times_s) / len(times_s)
+    count = profiled_count(trial, step_s, len(times_s))
     if not count:
         return
 
     def run_marked(step: Step, feed: Feed) -> None:
         dataclasses.replace(run, step=step, feed=feed).steps(count)
 
-    profile = profile_steps(trial, run.step, run.feed, run.device, run_marked)
+    profile = profile_steps(trial, run.step, run.feed, run.device, run_marked, step_s)
     measurements.counters |= profile.counters
     measurements.tables |= profile.tables
 

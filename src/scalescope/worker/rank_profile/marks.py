@@ -54,7 +54,7 @@ class StepMarks:
 
     def begin(self) -> None:
         """The first step begins."""
-        self._begin_step(self._moments.mark())
+        self._begin_step()
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -79,13 +79,12 @@ class StepMarks:
         self._moments.finish()
         return [self._read_step(marks, end) for marks, end in zip(self._steps, self._ends, strict=False)]
 
-    def _begin_step(self, moment: Any) -> None:
-        self._steps.append([(MarkKind.PART, self._under_way[-1], moment)])
+    def _begin_step(self) -> None:
+        self._steps.append([(MarkKind.PART, self._under_way[-1], self._moments.begin_step())])
 
     def _end_step(self) -> None:
-        moment = self._moments.mark()
-        self._ends.append(moment)
-        self._begin_step(moment)
+        self._ends.append(self._moments.mark())
+        self._begin_step()
 
     def _read_step(self, marks: Sequence[tuple[MarkKind, str | int, Any]], end: Any) -> MarkedStep:
         began, seconds = marks[0][2], self._moments.seconds

@@ -5,12 +5,18 @@ from typing import Any, Protocol
 
 import torch
 
+_CYCLES_PER_S = 2e9  # about; a GPU with a slower clock pauses longer
+
 
 class Moments(Protocol):
     """Where moments come from."""
 
     def mark(self) -> Any:
         """This moment; on a GPU when the work queued so far is done."""
+        ...
+
+    def begin_step(self) -> Any:
+        """The moment at which a step begins, which may follow a pause."""
         ...
 
     def finish(self) -> None:
@@ -28,6 +34,9 @@ class HostMoments:
     def mark(self) -> float:
         return time.perf_counter()
 
+    def begin_step(self) -> float:
+        return self.mark()
+
     def finish(self) -> None:
         """The host's clock never lags behind."""
 
@@ -36,12 +45,24 @@ class HostMoments:
 
 
 class GpuMoments:
-    """Events in the current stream: marking one neither stops the GPU nor waits for it."""
+    """Events in the current stream: marking one neither stops the GPU nor waits for it.
+
+    With `head_start_s`, the GPU pauses before each step for so long, in which the host queues the step's work:
+    what is marked then is the GPU's own pace, even where the GPU usually waits for the host.
+    """
+
+    def __init__(self, head_start_s: float = 0.0) -> None:
+        self._pause_cycles = int(head_start_s * _CYCLES_PER_S)
 
     def mark(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
+
+    def begin_step(self) -> torch.cuda.Event:
+        if self._pause_cycles:
+            torch.cuda._sleep(self._pause_cycles)
+        return self.mark()
 
     def finish(self) -> None:
         torch.cuda.synchronize()
@@ -50,6 +71,6 @@ class GpuMoments:
         return float(begin.elapsed_time(end)) / 1e3
 
 
-def moments_of(device: torch.device) -> Moments:
-    """The moments that fit a device."""
-    return GpuMoments() if device.type == "cuda" else HostMoments()
+def moments_of(device: torch.device, head_start_s: float = 0.0) -> Moments:
+    """The moments that fit a device; a host needs no head start over itself."""
+    return GpuMoments(head_start_s) if device.type == "cuda" else HostMoments()

@@ -13,7 +13,7 @@ from scalescope.results.traces.events import BACKWARD, OPTIMIZER
 from scalescope.worker.process.rank import describe_error
 from scalescope.worker.rank_profile.marks import StepMarks, marked_gradients, trained_parameters
 from scalescope.worker.rank_profile.moments import moments_of
-from scalescope.worker.rank_profile.stored_profile import FAILED, StoredProfile, stored_profile
+from scalescope.worker.rank_profile.stored_profile import AT_GPU_PACE, FAILED, StoredProfile, stored_profile
 from scalescope.worker.rank_profile.timed_steps import timed_step, typical_step
 from scalescope.worker.rank_profile.units import UnitMarks
 from scalescope.worker.training.feeding import Feed
@@ -24,6 +24,7 @@ WARMUPS = 1  # the first step with hooks
 _MOST_STEPS = 8
 _LEAST_STEPS = 1
 _SHARE = 0.15  # of the timed steps, at most
+_LONGEST_HEAD_START_S = 0.1
 
 RunMarked = Callable[[Step, Feed], object]  # makes the steps
 
@@ -42,20 +43,28 @@ def profiled_count(trial: Trial, step_s: float, timed_steps: int) -> int:
 
 
 def profile_steps(
-    trial: Trial, step: Step, feed: Feed, device: torch.device, run_marked: RunMarked
+    trial: Trial, step: Step, feed: Feed, device: torch.device, run_marked: RunMarked, step_s: float
 ) -> StoredProfile:
-    """Make steps with marks; returns what they consist of, or why that is not known."""
+    """Make steps with marks; returns what they consist of, or why that is not known.
+
+    `step_s` is the time of a step without marks.
+    """
     try:
         marks_units = not (trial.is_compiled or step.is_whole or _is_compiled(step.module))
-        return _profile(step, feed, device, run_marked, marks_units=marks_units)
+        # A user's own step may wait for the GPU, so that the host is never ahead of it.
+        head_start_s = 0.0 if step.is_whole else min(step_s, _LONGEST_HEAD_START_S)
+        marks = StepMarks(moments_of(device, head_start_s))
+        profile = _profile(step, feed, marks, run_marked, marks_units=marks_units)
+        if device.type == "cuda" and head_start_s:
+            profile.counters[AT_GPU_PACE] = 1
+        return profile
     except Exception as error:  # the launch has measured, which must not be lost
         return StoredProfile(counters={FAILED: describe_error(error)["message"]})
 
 
 def _profile(
-    step: Step, feed: Feed, device: torch.device, run_marked: RunMarked, *, marks_units: bool
+    step: Step, feed: Feed, marks: StepMarks, run_marked: RunMarked, *, marks_units: bool
 ) -> StoredProfile:
-    marks = StepMarks(moments_of(device))
     parameters = trained_parameters(step.module)
     units = UnitMarks(step.module, marks) if marks_units else None
     with (

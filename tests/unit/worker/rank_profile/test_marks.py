@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 import torch
@@ -111,7 +112,19 @@ def test_a_gpu_is_waited_for_once_and_its_milliseconds_become_seconds(
     marks.begin()
     with marks.part(CLEAR):
         pass
-    assert calls == ["record"] * 3
+    assert calls == ["record"] * 4
     (step,) = marks.read()
-    assert calls[3:] == ["synchronize"]
+    assert calls[4:] == ["synchronize"]
     assert step.step_s == 0.25
+
+
+def test_a_gpu_pauses_before_each_step_but_not_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    event = mock.Mock(record=lambda: calls.append("record"))
+    monkeypatch.setattr(moments.torch.cuda, "Event", lambda **_: event)
+    monkeypatch.setattr(moments.torch.cuda, "_sleep", lambda cycles: calls.append(f"pause of {cycles:g}"))
+    marks = StepMarks(moments_of(torch.device("cuda"), head_start_s=0.01))
+    marks.begin()
+    with marks.part(CLEAR):
+        pass
+    assert calls == ["pause of 2e+07", "record", "record", "record", "pause of 2e+07", "record"]

@@ -51,7 +51,7 @@ def profiled(step: Step, trial: Trial | None = None, position: Position | None =
         run_steps(marked, feed.batches, WARMUPS + STEPS, CpuClock(), position)
 
     feed = Feed(batches=itertools.repeat(BATCH))
-    return profile_steps(trial or timed_trial(), step, feed, CPU, run_marked)
+    return profile_steps(trial or timed_trial(), step, feed, CPU, run_marked, 0.01)
 
 
 def bytes_of(model: nn.Module) -> list[int]:

@@ -60,7 +60,9 @@ class _BucketExchange:
         fitted: Fitted,
         began_s: float,
     ) -> None:
-        share = 0.5 if setup.comm_hook in HALVES else 1.0
+        has_hook = setup.comm_hook in HALVES
+        share = 0.5 if has_hook else 1.0
+        self._hook_s = (fitted.hook_s or 0.0) if has_hook else 0.0
         # Sums and conversions in 16 bits are work of the rank: they take longer beside compute, and slow it.
         self._work_s_per_byte = fitted.conversion_s_per_byte(setup.comm_hook)
         overlapping = 1.0 - (fitted.shared_latency or 0.0)
@@ -69,7 +71,7 @@ class _BucketExchange:
         self._exchanges = [
             _longer(
                 _with_latency(all_reduce, overlapping),
-                _NOT_HIDDEN * self._work_s_per_byte * all_reduce.size_bytes,
+                self._hook_s + _NOT_HIDDEN * self._work_s_per_byte * all_reduce.size_bytes,
             )
             for all_reduce in all_reduces
         ]
@@ -115,7 +117,8 @@ class _BucketExchange:
         per_byte = (self._fitted.compute_s_per_byte or 0.0) + self._work_s_per_byte
         busy_s = covered([(item.begin_s, item.end_s) for item in sent], self.began_s, ends_s)
         exchanged_bytes = sum(item.exchange.size_bytes * self._overlap(item, backward_s) for item in sent)
-        return kappa * busy_s + per_byte * exchanged_bytes
+        hooks_s = self._hook_s * sum(self._overlap(item, backward_s) for item in sent)
+        return kappa * busy_s + per_byte * exchanged_bytes + hooks_s
 
 
 def _with_latency(exchange: Exchange, share: float) -> Exchange:
