@@ -1,13 +1,16 @@
 """When two machines are of one kind, and which differences are named if they are not."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from scalescope.experiment.machine import Gpu, PrecisionSupport
 from scalescope.launch.fake import TWO_CORES
-from scalescope.studies.environment import unlike_fields
+from scalescope.studies.environment import environment_record, unlike_fields
 
 _GPU = Gpu(index=0, name="H100", memory_bytes=80_000_000_000, uuid="a")
 _NODE = dataclasses.replace(TWO_CORES, gpus=(_GPU,), memory_bytes=1_000_000)
@@ -51,3 +54,11 @@ def test_nodes_of_one_type_are_the_same(change: dict[str, Any]) -> None:
 )
 def test_what_differs_is_named(change: dict[str, Any], difference: str) -> None:
     assert unlike_fields(_NODE, dataclasses.replace(_NODE, **change)) == [difference]
+
+
+@pytest.mark.parametrize("nodes", [{}, [], None, {"a": {}}])
+def test_a_stored_record_without_usable_hosts_stays_as_it_is(nodes: Any, tmp_path: Path) -> None:
+    launcher = mock.Mock(nodes=lambda: {"another": TWO_CORES})
+    plan = mock.Mock(machine=TWO_CORES, environment=None, only=())
+    (tmp_path / "environment.json").write_text(json.dumps({"environment_id": "x", "nodes": nodes}))
+    assert environment_record(tmp_path, plan, launcher, resume=True) is None

@@ -3,8 +3,9 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.prediction.network import CollectiveTimes
@@ -19,6 +20,8 @@ from scalescope.experiment.ablations import at_per_rank_batch, single_rank_basel
 from scalescope.experiment.trial import Trial
 from scalescope.results.run import Run
 
+Ranges: TypeAlias = Mapping[str, tuple[float, float]]
+
 # By parameter of the model: the values that are tried, first coarsely and then around the best.
 _ON_CORES = {
     "shared_latency": (0.0, 1.0),
@@ -29,13 +32,12 @@ _ON_CORES = {
     "bf16_s_per_byte": (0.0, 4e-8),
 }
 _ON_GPUS = {  # NCCL runs one exchange at a time, so that none shares another's latency
-    "overlap_slowdown": (0.0, 1.0),
-    "compute_s_per_byte": (0.0, 5e-10),
     "busy_s_per_byte": (0.0, 5e-10),
-    "fp16_s_per_byte": (0.0, 5e-10),
-    "bf16_s_per_byte": (0.0, 5e-10),
+    "overlap_slowdown": (0.0, 1.0),
     "hook_s": (0.0, 2e-3),
 }
+_RANGES = {"nccl": _ON_GPUS}  # elsewhere ranks compute and exchange on the same cores
+_OF_HOOKS = {"fp16_s_per_byte": ("fp16",), "bf16_s_per_byte": ("bf16",), "hook_s": HALVES}
 _TRIES, _SWEEPS, _REFINEMENTS = 9, 2, 4
 _PENALTY = 0.001  # added to the error for a parameter at the end of its range: less is noise
 _STEPS_PER_PARAMETER = 2  # with fewer measured steps, later parameters stay unknown
@@ -79,36 +81,41 @@ def fit(steps: Sequence[MeasuredStep]) -> Fitted:
     """Contention from launches without communication; then what brings simulated steps to the measured."""
     fitted = Fitted(contention=_contention(steps), from_launches=len(steps))
     exchanging = [step for step in steps if step.setup.world_size > 1]
-    names = _parameters([step.setup.comm_hook for step in exchanging])
-    error_of = _error_on(exchanging)
+    if not exchanging:
+        return fitted
+    ranges = _RANGES.get(exchanging[0].setup.backend, _ON_CORES)
+    names = _parameters([step.setup.comm_hook for step in exchanging], list(ranges))
+    error_of = _error_on(exchanging, ranges)
     for refinement in range(_REFINEMENTS):
         for name in names * _SWEEPS:
-            fitted = _best(fitted, name, refinement, error_of)
+            fitted = _best(fitted, name, _around(getattr(fitted, name), ranges[name], refinement), error_of)
     return fitted
 
 
-def _parameters(hooks: Sequence[str]) -> list[str]:
+def _parameters(hooks: Sequence[str], names: Sequence[str]) -> list[str]:
     """What so many steps with these hooks can say; the work of a hook first, as it is in no other step."""
-    of_hooks = {f"{hook}_s_per_byte": hook for hook in HALVES}
-    used = [name for name, hook in of_hooks.items() if hook in hooks]
-    of_all = [name for name in _RANGES if name not in of_hooks]
+    used = [name for name in names if set(_OF_HOOKS.get(name, ())) & set(hooks)]
+    of_all = [name for name in names if name not in _OF_HOOKS]
     chosen = [*used, *of_all][: math.ceil(len(hooks) / _STEPS_PER_PARAMETER)]
-    return [name for name in _RANGES if name in chosen]
+    return [name for name in names if name in chosen]
 
 
-def _best(fitted: Fitted, name: str, refinement: int, error_of: Callable[[Fitted], float]) -> Fitted:
-    """The fitted parameters with the best of several values of one of them."""
-    low, high = _RANGES[name]
+def _around(now: float | None, whole: tuple[float, float], refinement: int) -> list[float]:
+    """The values to try next; fewer of the range each time."""
+    low, high = whole
     width = (high - low) / 2.0**refinement
-    now = getattr(fitted, name)
     middle = (low + high) / 2.0 if now is None or refinement == 0 else now
     begin = min(max(low, middle - width / 2.0), high - width)
-    values = [begin + width * number / (_TRIES - 1) for number in range(_TRIES)]
+    return [begin + width * number / (_TRIES - 1) for number in range(_TRIES)]
+
+
+def _best(fitted: Fitted, name: str, values: Sequence[float], error_of: Callable[[Fitted], float]) -> Fitted:
+    """The fitted parameters with the best of several values of one of them."""
     tried = [dataclasses.replace(fitted, **{name: value}) for value in values]  # type: ignore[arg-type]
     return min(tried, key=error_of)
 
 
-def _error_on(steps: Sequence[MeasuredStep]) -> Callable[[Fitted], float]:
+def _error_on(steps: Sequence[MeasuredStep], ranges: Ranges) -> Callable[[Fitted], float]:
     """The mean absolute error of predicted steps, as a ratio."""
 
     contentions = [contention_of(step) for step in steps]
@@ -121,14 +128,14 @@ def _error_on(steps: Sequence[MeasuredStep]) -> Callable[[Fitted], float]:
                 step.profile, step.times, step.setup, dataclasses.replace(fitted, contention=known)
             )
             errors.append(abs(math.log(line.step_s / step.step_s)))
-        return statistics.fmean(errors) + _PENALTY * _size(fitted)
+        return statistics.fmean(errors) + _PENALTY * _size(fitted, ranges)
 
     return error
 
 
-def _size(fitted: Fitted) -> float:
+def _size(fitted: Fitted, ranges: Ranges) -> float:
     """How far the parameters are from having no effect, in widths of their ranges."""
-    values = ((getattr(fitted, name) or 0.0, low, high) for name, (low, high) in _RANGES.items())
+    values = ((getattr(fitted, name) or 0.0, low, high) for name, (low, high) in ranges.items())
     return math.fsum(abs(value) / (high - low) for value, low, high in values)
 
 

@@ -47,8 +47,8 @@ class HostMoments:
 class GpuMoments:
     """Events in the current stream: marking one neither stops the GPU nor waits for it.
 
-    With `head_start_s`, the GPU pauses before each step for so long, in which the host queues the step's work:
-    what is marked then is the GPU's own pace, even where the GPU usually waits for the host.
+    With `head_start_s`, the GPU pauses before each step for so long, in which the host queues the step's
+    work: what is marked then is the GPU's own pace, even where the GPU usually waits for the host.
     """
 
     def __init__(self, head_start_s: float = 0.0) -> None:

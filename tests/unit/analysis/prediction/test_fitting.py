@@ -101,3 +101,16 @@ def test_only_steps_over_the_same_link_count() -> None:
     run = run_of(alone, *(make_result(trial, [[12.0, 12.0]] * 2) for trial in (plain, linked)))
     (profile,) = profiles_of(run)
     assert fitted_of(run, profile, PerMib(0.001)).from_launches == 1
+
+
+def test_over_nccl_a_hook_costs_each_exchange_and_overlap_slows_compute() -> None:
+    truth = Fitted(overlap_slowdown=0.25, hook_s=1e-3)
+    hooks = ["none", "bf16"] * 3
+    steps = [
+        measured(truth, 0.004 * (1 + number), backend="nccl", comm_hook=hook)
+        for number, hook in enumerate(hooks)
+    ]
+    fitted = fit(steps)
+    assert fitted.hook_s == pytest.approx(1e-3, rel=0.2)
+    assert fitted.overlap_slowdown == pytest.approx(0.25, abs=0.1)
+    assert fitted.shared_latency is None and fitted.bf16_s_per_byte is None

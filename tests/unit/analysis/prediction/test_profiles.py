@@ -65,6 +65,18 @@ def test_the_host_runs_ahead_of_a_gpu() -> None:
     assert measured.memory_bytes == 7
 
 
+def test_a_gpu_that_waits_for_its_host_keeps_its_own_pace() -> None:
+    trial = TRIAL.replace(device="cuda")
+    waiting = only(profiled_launch(trial, [20.0] * 10, profile__at_gpu_pace=1)).profile
+    assert (waiting.forward_s, waiting.backward_s, waiting.rest_s) == (2.0, 4.0, 0.0)
+    assert waiting.issue_s == waiting.compute_s == 20.0
+    busy = only(profiled_launch(trial, [10.4] * 10, profile__at_gpu_pace=1)).profile
+    assert busy.issue_s == 0.0
+    assert busy.forward_s == pytest.approx(2.08)
+    unknown = only(profiled_launch(trial, [20.0] * 10)).profile  # the host had no head start
+    assert (unknown.forward_s, unknown.issue_s) == (4.0, 0.0)
+
+
 def test_passes_are_of_one_micro_batch() -> None:
     launch = profiled_launch(
         profiled_trial(accumulation_steps=2, batch_size=8),

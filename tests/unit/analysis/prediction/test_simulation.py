@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scalescope.analysis.prediction.profile import RankProfile
 from scalescope.analysis.prediction.setup import Setup
 from scalescope.analysis.prediction.simulation import SIMULATORS, simulate
+from scalescope.analysis.prediction.timeline import Fitted
 from scalescope.errors import BadInput
 from tests.unit.analysis.prediction.made_profiles import PerMib, profile_of, profiles, unit
 
@@ -83,6 +84,21 @@ def test_slower_networks_never_make_a_step_faster(
     assert simulate(profile, PerMib(per_mib * factor), setup).step_s >= line.step_s - 1e-6
     free = simulate(profile, PerMib(0.0), setup)
     assert line.step_s == pytest.approx(free.step_s + line.exposed_s)
+
+
+def test_a_step_is_never_shorter_than_the_host_needs_to_issue_it() -> None:
+    issued = dataclasses.replace(PROFILE, issue_s=10.0 * PROFILE.compute_s)
+    setup = Setup(world_size=2, accumulation_steps=3)
+    line = simulate(issued, PerMib(0.0), setup, Fitted(contention={2: 1.5}))
+    assert line.step_s == pytest.approx(3 * 1.5 * issued.issue_s)
+    network = PerMib(1e3)
+    assert simulate(issued, network, setup).step_s == simulate(PROFILE, network, setup).step_s
+
+
+def test_contention_of_a_host_does_not_slow_the_gpus_that_wait_for_it() -> None:
+    issued = dataclasses.replace(PROFILE, issue_s=1.1 * PROFILE.compute_s)
+    network, setup, slower = PerMib(1e3), Setup(world_size=2), Fitted(contention={2: 2.0})
+    assert simulate(issued, network, setup, slower).step_s == simulate(PROFILE, network, setup).step_s
 
 
 def test_predicting_does_not_import_torch() -> None:
