@@ -22,11 +22,9 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from soaking.checks import (
-    Key,
     Sample,
     duplicated,
     growth,
@@ -36,9 +34,9 @@ from soaking.checks import (
     stored_launches,
     table,
     unreadable_files,
-    whole_lines,
 )
-from soaking.processes import MARK, MarkedProcess, by_target, marked_processes, sample
+from soaking.processes import MarkedProcess, by_target, marked_processes, sample
+from soaking.sweep import Sweep
 from soaking.sweeps import long_sweep, random_sweep, write_script
 
 from scalescope.results.run_folder import TRIALS, RunFolder
@@ -50,7 +48,6 @@ _SIZES = {"/dev/shm": "64m", "runs": "192m", _SPARED: "192m", "tmp": "256m"}
 _SLOTS = 2  # sweeps at a time whose command lines are killed too
 _TURN_S = 0.1
 _KILL_EVERY_S = (0.2, 0.9)
-_REST_S = 3.0
 _FILL_EVERY_S, _FULL_S = 25.0, 3.0
 _MOST_RESUMES = 8
 _START_S = 30.0  # of a command line, in which it is still growing
@@ -73,48 +70,6 @@ _WAIT_S = 5.0  # for a process of the kind that is to be hurt next
 _STOPPED_S = 1.0  # how long a command line or guard is stopped; nobody ends it otherwise
 # Codes of runs that met a fault: launches failed, hung or were invalid; no room; network not built.
 _EXPECTED = {0, 3, 4, 5, 6, 7, -signal.SIGKILL, 128 + signal.SIGINT, 128 + signal.SIGTERM}
-
-
-@dataclass(kw_only=True)
-class Sweep:
-    """A run folder with the command that fills it, resumed until it is done."""
-
-    words: list[str]
-    folder: Path
-    mark: str
-    process: "subprocess.Popen[bytes] | None" = None
-    starts: int = 0
-    finished: set[Key] = field(default_factory=set)  # what was stored at any time
-    _finished_then: int = 0  # when it lost a rank the last time
-    _lost_rank_at: float = 0.0
-
-    def start(self, directory: Path, environment: dict[str, str]) -> None:
-        self.starts += 1
-        resume = ["--resume"] if (self.folder / TRIALS).exists() else []
-        words = [self.words[0], *resume, *self.words[1:]]
-        with (directory / f"{self.mark}.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "scalescope", *words],
-                cwd=directory,
-                env={**environment, MARK: self.mark},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    def may_lose_rank(self, now: float) -> bool:
-        """Some launches are to finish: ranks are killed after one has, or seconds after the last kill."""
-        if len(self.finished) == self._finished_then and now < self._lost_rank_at + _REST_S:
-            return False
-        self._finished_then, self._lost_rank_at = len(self.finished), now
-        return True
-
-    def note_finished(self) -> None:
-        """Remember what is stored now: it must be there at the end."""
-        with contextlib.suppress(OSError):
-            text = (self.folder / TRIALS).read_text(encoding="utf-8", errors="replace")
-            self.finished.update(stored_launches(whole_lines(text)).finished)
 
 
 class Soak:

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from scalescope.cli import app, measuring
+from scalescope.cli import measuring
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import RunFolder
 from scalescope.studies.runs import resuming
+from tests.calling import called
 from tests.faults.conftest import Seen
 from tests.pipeline.recording import RecordingWatcher, ask
 from tests.verbs import scale, train
@@ -34,11 +35,9 @@ def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("scalescope.report.render.page.svg_for_page", lambda figure: "<svg></svg>")
 
     def call(*arguments: object) -> SimpleNamespace:
-        with pytest.raises(SystemExit) as leaving:
-            app.main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        return SimpleNamespace(code=leaving.value.code or 0, out=out, err=err)
+        ended = called(capsys, *arguments)
+        assert "Traceback" not in ended.err
+        return ended
 
     return call
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from scalescope.cli import app
+from tests.calling import called
 from tests.conftest import clean_environment
 from tests.faults.conftest import Seen
 from tests.gloo.real_runs import SCALESCOPE, RunsHere
@@ -31,10 +31,8 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> SimpleNamespace:
-        with pytest.raises(SystemExit) as leaving:
-            app.main(list(arguments))
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=leaving.value.code, text=out + err)
+        ended = called(capsys, *arguments)
+        return SimpleNamespace(code=ended.code, text=ended.out + ended.err)
 
     return call
 

@@ -1,20 +1,17 @@
 """What a step on a GPU consists of: lines that wait are located, parts add up, and waits cost time."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scalescope.analysis.training.recording import StepRecording, recordings
 from scalescope.diagnose.step_facts import StepFacts, step_facts_of
 from scalescope.experiment.recordings import records_breakdown
 from scalescope.results.run import load_run
 from scalescope.results.traces import step_parts
-from tests.conftest import Cli, clean_environment
-from tests.speed import limit
+from tests.conftest import Cli
+from tests.gpu.recorded_run import recording_of, train_in
 
 pytestmark = pytest.mark.gpu
 
@@ -50,23 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the model that waits."""
     home = tmp_path_factory.mktemp("waiting")
     (home / "waiting.py").write_text(WAITING_MODEL)
-    done = subprocess.run(
-        [sys.executable, "-m", "scalescope", "train", *JOB],
-        cwd=home,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=limit(300),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return home / "D"
-
-
-def recording_of(folder: Path) -> StepRecording:
-    (result,) = [result for result in load_run(folder).results if records_breakdown(result.trial)]
-    assert result.status == "ok", result.reason
-    (recording,) = recordings(result)
-    return recording
+    return train_in(home, *JOB)
 
 
 def facts_of(folder: Path) -> StepFacts:

@@ -1,20 +1,16 @@
 """A training command on a GPU: what its step consists of, and which line of the script waits for the GPU."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scalescope.analysis.training.recording import StepRecording, recordings
 from scalescope.diagnose.step_facts import step_facts_of
-from scalescope.experiment.recordings import records_breakdown
 from scalescope.results.run import load_run
 from scalescope.results.traces import step_parts
-from tests.conftest import clean_environment
-from tests.speed import limit
+from tests.gpu.recorded_run import recording_of, train_in
 
 pytestmark = pytest.mark.gpu
 
@@ -47,23 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("command")
     (home / "script.py").write_text(SCRIPT)
     flags = ("--device=cuda", "--window=1s", "--output-dir=D")
-    done = subprocess.run(
-        [sys.executable, "-m", "scalescope", "train", *flags, "--", sys.executable, "script.py"],
-        cwd=home,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=limit(300),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return home / "D"
-
-
-def recording_of(run: Path) -> StepRecording:
-    (result,) = [result for result in load_run(run).results if records_breakdown(result.trial)]
-    assert result.status == "ok", result.reason
-    (recording,) = recordings(result)
-    return recording
+    return train_in(home, *flags, "--", sys.executable, "script.py")
 
 
 def test_the_line_of_the_script_that_waits_is_located_and_timed(run: Path) -> None:

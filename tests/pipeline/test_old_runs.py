@@ -13,7 +13,6 @@ import pytest
 from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.verdicts import NO_SPREAD
-from scalescope.cli import app
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.errors import BadInput
 from scalescope.experiment.machine import Machine
@@ -29,6 +28,7 @@ from scalescope.studies.execution import run_study
 from scalescope.studies.request import Request
 from scalescope.studies.stored import find_study, present
 from scalescope.studies.study import Report, Study
+from tests.calling import called
 
 from .recording import RecordingWatcher, summary_of
 
@@ -90,12 +90,10 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
     """Calls the command line, which must succeed without a warning; returns what it printed."""
 
     def call(*arguments: str) -> str:
-        with pytest.raises(SystemExit) as leaving:
-            app.main(list(arguments))
-        out, err = capsys.readouterr()
-        assert (leaving.value.code or 0, err) == (0, "")
-        assert "left out:" not in out
-        return out
+        ended = called(capsys, *arguments)
+        assert (ended.code, ended.err) == (0, "")
+        assert "left out:" not in ended.out
+        return str(ended.out)
 
     return call
 

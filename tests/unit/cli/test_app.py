@@ -4,6 +4,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +22,7 @@ from scalescope.errors import (
     ScalescopeError,
     StorageError,
 )
+from tests.calling import called
 
 VERBS = sorted(path.stem for path in Path(scalescope.cli.verbs.__path__[0]).glob("[a-z]*.py"))
 MEASURING = ("run", "scale", "train")
@@ -32,14 +34,7 @@ Run = Callable[..., SimpleNamespace]
 def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Call `main` in an empty directory; returns code, out and err."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> SimpleNamespace:
-        with pytest.raises(SystemExit) as leaving:
-            app.main(list(arguments))
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=leaving.value.code, out=out, err=err)
-
-    return call
+    return partial(called, capsys)
 
 
 def refusal(run: Run, *arguments: str) -> str:

@@ -1,15 +1,16 @@
 """`scalescope rm` removes run folders and nothing else."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from scalescope.cli import app
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.results.run_folder import RunFolder, point_latest_at
 from scalescope.results.run_record import RunRecord, write_run_record
+from tests.calling import called
 from tests.pipeline.recording import RecordingWatcher, ask
 from tests.verbs import comm, memory, scale, standard_run, train, tune
 
@@ -19,14 +20,7 @@ Rm = Callable[..., SimpleNamespace]
 @pytest.fixture
 def rm(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rm:
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> SimpleNamespace:
-        with pytest.raises(SystemExit) as leaving:
-            app.main(["rm", *arguments])
-        out, err = capsys.readouterr()
-        return SimpleNamespace(code=leaving.value.code or 0, out=out, err=err)
-
-    return call
+    return partial(called, capsys, "rm")
 
 
 def make_run(name: str, day: int = 1) -> Path:

@@ -8,7 +8,7 @@ import socket
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
@@ -21,6 +21,11 @@ from scalescope.worker.process.faults import fault_of
 from scalescope.worker.process.health.out_of_memory import is_out_of_memory
 from scalescope.worker.process.position import Position
 from scalescope.worker.process.temporary_files import use_directory
+
+if TYPE_CHECKING:
+    import torch
+
+    from scalescope.worker.process.group import Group
 
 _CLONE_NEWNET = 0x40000000
 _LONGEST_MESSAGE = 1000
@@ -58,16 +63,13 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
     enter_network(job.namespace)
     pin_to(job.cpus)
     import torch
-    import torch.distributed as dist
 
     from scalescope.worker.process.device import (
         choose_device,
         describe_placement,
-        device_identity,
         device_name,
         placement_counters,
     )
-    from scalescope.worker.process.group import Group, join, shared_device
 
     trial = Trial(settings=job.settings)
     fault = fault_of(job.rank)
@@ -79,21 +81,7 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
     if fault is not None:
         fault.at_stage("init")
     position.enter(RankStage.JOINING)
-    group = Group(rank=job.rank, world_size=job.world_size, joined=False)
-    if "strategy" not in job.settings or trial.is_wrapped:  # collectives have no strategy
-        store = store or dist.FileStore(job.store_file, job.world_size)
-        identity = device_identity(device)
-        clash = identity and shared_device(store, job.rank, job.world_size, identity)
-        if clash and not (trial.oversubscribe or trial.split_gpu):
-            raise RuntimeError(f"{clash}; add --oversubscribe to run anyway")
-        group = join(
-            store,
-            backend=trial.backend,
-            rank=job.rank,
-            world_size=job.world_size,
-            device=device,
-            timeout_s=job.group_timeout_s,
-        )
+    group = _joined_group(job, trial, store, device)
     if group.joined and job.heartbeat_file and _may_call_collectives(trial):
         from scalescope.worker.process.health.collectives_called import record_collectives
 
@@ -115,6 +103,30 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
         group.leave()
 
     return leave
+
+
+def _joined_group(job: RankJob, trial: Trial, store: Any, device: "torch.device") -> "Group":
+    """The process group of all ranks, which a rank without a wrapper does not join."""
+    import torch.distributed as dist
+
+    from scalescope.worker.process.device import device_identity
+    from scalescope.worker.process.group import Group, join, shared_device
+
+    if "strategy" in job.settings and not trial.is_wrapped:  # collectives have no strategy
+        return Group(rank=job.rank, world_size=job.world_size, joined=False)
+    store = store or dist.FileStore(job.store_file, job.world_size)
+    identity = device_identity(device)
+    clash = identity and shared_device(store, job.rank, job.world_size, identity)
+    if clash and not (trial.oversubscribe or trial.split_gpu):
+        raise RuntimeError(f"{clash}; add --oversubscribe to run anyway")
+    return join(
+        store,
+        backend=trial.backend,
+        rank=job.rank,
+        world_size=job.world_size,
+        device=device,
+        timeout_s=job.group_timeout_s,
+    )
 
 
 def _may_call_collectives(trial: Trial) -> bool:
