@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 
 from scalescope.errors import StorageError
 from scalescope.results.files import append_bytes
+from scalescope.results.run import few_warnings
 
 LEDGER_VERSION = "1.0"
 FILE = "ledger.jsonl"
@@ -125,7 +126,7 @@ def read_ledger(*, shipped: bool = True) -> Ledger:
     for name, content in sources:
         for entry in _entries(name, content, warnings):
             entries.setdefault(entry.key, entry)
-    return Ledger(tuple(entries.values()), tuple(warnings))
+    return Ledger(tuple(entries.values()), few_warnings(warnings, path))
 
 
 def shipped_ledger() -> bytes:

@@ -74,7 +74,7 @@ def load_run(path: str | Path) -> Run:
         record=read_run_record(folder),
         environment=environment,
         results=tuple(_as_observed(result, observed) for result in counted.values()),
-        warnings=_few(warnings, folder),
+        warnings=few_warnings(warnings, folder),
         replaced=tuple(_as_observed(result, observed) for result in replaced),
     )
 
@@ -114,11 +114,11 @@ def _read_results(path: Path, warnings: list[str]) -> Iterator[Result]:
                 return
 
 
-def _few(warnings: list[str], folder: Path) -> tuple[str, ...]:
+def few_warnings(warnings: list[str], where: Path) -> tuple[str, ...]:
     """The first warnings, and how many more there are."""
     shown = [printable(warning[:_LONGEST_WARNING]) for warning in warnings[:_MOST_WARNINGS]]
     more = len(warnings) - len(shown)
-    return (*shown, f"{folder}: {more} more lines or values are left out") if more else tuple(shown)
+    return (*shown, f"{where}: {more} more lines or values are left out") if more else tuple(shown)
 
 
 def _what_is_wrong(line: bytes, error: ValueError) -> str:

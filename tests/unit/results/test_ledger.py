@@ -90,6 +90,14 @@ def test_a_damaged_line_is_reported_and_left_out(file: Path, damage: bytes, why:
     assert ledger.warnings == (f"{file}:2: left out: {why}",)
 
 
+def test_many_damaged_lines_are_counted(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("damaged\n" * 100)
+    warnings = read_ledger(shipped=False).warnings
+    assert len(warnings) == 21
+    assert warnings[-1] == f"{file}: 80 more lines or values are left out"
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("measured_s", 0.0), ("predicted_s", -1.0), ("high_s", 1e999), ("world_size", "many"), ("kind", {})],

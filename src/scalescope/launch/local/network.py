@@ -20,7 +20,7 @@ from scalescope.results.printable import printable
 
 _TOOLS = ("ip", "tc", "nsenter", "unshare")
 _LIMIT_S = 5.0
-_ATTEMPTS = 2  # to build one: a process that makes a namespace may be killed meanwhile
+_ATTEMPTS = 2  # to build a network: a process that makes a namespace may be killed meanwhile
 # A whole segmentation-offload packet with the headers of its 45 segments; with less, the CPU cuts each up.
 _LEAST_BURST_BYTES = 80 << 10
 _BURST_S = 0.25e-3

@@ -12,7 +12,7 @@ from scalescope.results.ranks.rank_job import STORE_ADDRESS_VARIABLE, STORE_FILE
 
 _STORE_LIMIT = datetime.timedelta(minutes=5)  # for what ranks of one trial read from each other
 _LONGEST_SLEEP_S = 0.25
-_CONNECT_S = 2.0  # for one attempt
+_CONNECT_S = 2.0  # limit of a single attempt
 _TELL_S = 5.0  # for rank 0 to say which ranks are missing
 _MOST_NAMED = 8
 _BACKLOG = 2048
