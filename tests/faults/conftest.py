@@ -1,5 +1,6 @@
 """Collects what tests of faults saw, and writes it as a page: pytest tests/faults --reliability FILE."""
 
+import os
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,9 @@ __all__ = ["run_here", "start"]  # fixtures of real runs
 
 _SEEN, _ROWS = "seen", "rows"
 Seen = Callable[[str], None]
+
+# Runs a command with mounts of its own. Root needs no namespace of users for that, and may not get one.
+WITH_OWN_MOUNTS = ("unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",)))
 
 
 @pytest.fixture

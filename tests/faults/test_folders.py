@@ -15,7 +15,7 @@ from scalescope.results.result import to_json
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import read_json
 from tests.conftest import TINY
-from tests.faults.conftest import Seen
+from tests.faults.conftest import WITH_OWN_MOUNTS, Seen
 from tests.gloo.conftest import Start
 from tests.gloo.real_runs import SCALESCOPE, RunsHere
 from tests.unit.results.made_lines import make_result
@@ -102,7 +102,7 @@ def test_kills_during_writes_leave_every_file_readable(tmp_path: Path, seen: See
 @pytest.fixture
 def mounts(tmp_path: Path) -> tuple[str, ...]:
     """Words before a command: it runs where file systems can be mounted that nobody else sees."""
-    command = ("unshare", "--mount", "--map-root-user", "sh", str(tmp_path / "mounts.sh"))
+    command = (*WITH_OWN_MOUNTS, "sh", str(tmp_path / "mounts.sh"))
     (tmp_path / "mounts.sh").write_text("mount -t tmpfs tmpfs /dev/shm")
     (tmp_path / "small").mkdir()
     with contextlib.suppress(OSError):

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TINY
-from tests.faults.conftest import Seen
+from tests.faults.conftest import WITH_OWN_MOUNTS, Seen
 from tests.gloo.conftest import Start
 from tests.gloo.real_runs import SCALESCOPE, read_results
 
 pytestmark = pytest.mark.gloo
 
-_UNSHARE = ("unshare", "--mount", "--map-root-user")
 _WITH_SMALL_MEMORY = """
 mount -t tmpfs -o "$1" tmpfs /dev/shm || exit 99
 head -c 200k /dev/zero > /dev/shm/other 2> /dev/null
@@ -26,7 +25,7 @@ exit $code
 
 def _can_mount() -> bool:
     try:
-        command = (*_UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/dev/shm")
+        command = (*WITH_OWN_MOUNTS, "mount", "-t", "tmpfs", "tmpfs", "/dev/shm")
         return subprocess.run(command, capture_output=True).returncode == 0
     except OSError:
         return False
@@ -42,7 +41,7 @@ def test_ranks_are_measured(start: Start, tmp_path: Path, seen: Seen, options: s
     script.write_text(_WITH_SMALL_MEMORY)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    command = (*_UNSHARE, "sh", str(script), options, *SCALESCOPE)
+    command = (*WITH_OWN_MOUNTS, "sh", str(script), options, *SCALESCOPE)
     flags = ("--no-breakdown", "--world-size=2")
     run = start("train", *TINY, *flags, command=command, TMPDIR=str(temporary)).finish()
     assert (run.returncode, run.stderr) == (0, "")
