@@ -77,12 +77,26 @@ def _content(path: Path) -> bytes:
     return path.read_bytes()
 
 
+def _own(folder: Path, name: str) -> Path:
+    """A path in the folder that no link leads out of; an earlier change may have made one."""
+    path = folder / name
+    if path.is_symlink() or not path.resolve().is_relative_to(folder.resolve()):
+        raise OSError(f"{name} leads out of the folder")
+    return path
+
+
 def _clear(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _to_replace(folder: Path, rng: random.Random) -> Path:
+    """A name that scalescope reads or writes, in a folder of the run itself."""
+    path = folder / rng.choice(KNOWN_NAMES)
+    return _own(folder, str(path.parent.relative_to(folder))) / path.name
 
 
 def flip_bytes(folder: Path, rng: random.Random) -> None:
@@ -255,7 +269,7 @@ def remove(folder: Path, rng: random.Random) -> None:
 
 def link(folder: Path, rng: random.Random) -> None:
     """Put a link in place of something that scalescope reads or writes."""
-    path = folder / rng.choice(KNOWN_NAMES)
+    path = _to_replace(folder, rng)
     outside = folder.parent / OUTSIDE
     files = (outside / "secret.json", outside / "secret.txt", "/dev/zero", "/dev/full", "/dev/random")
     targets = (*files, outside / "folder", outside / "new.json", path.name, "..", "/")
@@ -266,7 +280,7 @@ def link(folder: Path, rng: random.Random) -> None:
 
 def special_file(folder: Path, rng: random.Random) -> None:
     """Put what is not a file in place of one."""
-    path = rng.choice((folder / rng.choice(KNOWN_NAMES), _file(folder, rng)))
+    path = rng.choice((_to_replace(folder, rng), _file(folder, rng)))
     kind = rng.choice(("fifo", "folder", "socket", "device"))
     _clear(path)
     if kind == "folder":
@@ -284,7 +298,7 @@ def odd_names(folder: Path, rng: random.Random) -> None:
     """Add files of odd names, and rename others."""
     names = [word.replace("/", "_").replace("\0", "")[:250] for word in WORDS]
     name = rng.choice([name for name in names if name not in ("", ".", "..")]).encode("utf-8", "replace")
-    where = rng.choice((folder, folder / "ranks", folder / "logs", folder / "traces"))
+    where = _own(folder, rng.choice((".", "ranks", "logs", "traces")))
     where.mkdir(exist_ok=True)
     target = where / os.fsdecode(rng.choice((name, b"\xff\xfe" + name[:100])))
     if rng.random() < 0.5:
@@ -295,7 +309,7 @@ def odd_names(folder: Path, rng: random.Random) -> None:
 
 def gzip_bomb(folder: Path, rng: random.Random) -> None:
     """A small file that becomes large: in place of a trace, or as one that a result names."""
-    traces = folder / "traces"
+    traces = _own(folder, "traces")
     traces.mkdir(exist_ok=True)
     known = sorted(path for path in traces.iterdir() if path.name.endswith(".gz"))
     path = rng.choice(known) if known else traces / "0123456789ab-0-0.pt.trace.json.gz"
@@ -326,7 +340,7 @@ def large_file(folder: Path, rng: random.Random) -> None:
 
 
 def take_rights(folder: Path, rng: random.Random) -> None:
-    rng.choice((_file(folder, rng), folder / rng.choice(("ranks", "logs")))).chmod(0)
+    rng.choice((_file(folder, rng), _own(folder, rng.choice(("ranks", "logs"))))).chmod(0)
 
 
 OPERATIONS: tuple[Operation, ...] = (

@@ -6,6 +6,8 @@ The changes are those of benchmarks/mutated_runs.py, which makes a thousand fold
 import contextlib
 import io
 import os
+import random
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 from mutating import calls  # noqa: E402
 from mutating.calls import Checked, check_folder, remove_folder  # noqa: E402
+from mutating.operations import OPERATIONS, Operation, make_outside, state_of  # noqa: E402
 
 SOURCES = sorted(path.parent for path in (ROOT / "tests" / "old_runs").glob("*/trials.jsonl"))
 MOST_BYTES = 1 << 30  # of memory that is used
@@ -66,3 +69,22 @@ def _checked(seed: int, where: Path, verbs: tuple[str, ...] = calls.VERBS) -> Ch
         os.environ.clear()
         os.environ.update(environment)
         remove_folder(seed, where)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    sorted(set(OPERATIONS), key=lambda operation: operation.__name__),
+    ids=lambda operation: operation.__name__,
+)
+def test_a_change_stays_in_its_folder(operation: Operation, tmp_path: Path) -> None:
+    """Where links in place of every folder lead out of it, nothing behind them changes."""
+    outside, folder = make_outside(tmp_path) / "folder", tmp_path / "run"
+    shutil.copytree(SOURCES[0], folder)
+    for name in ("ranks", "logs", "slurm", "traces", "figures", "tables"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / name).symlink_to(outside)
+    before = outside.stat().st_mode, state_of(outside)
+    for seed in range(20):
+        with contextlib.suppress(OSError):
+            operation(folder, random.Random(seed))
+    assert (outside.stat().st_mode, state_of(outside)) == before
