@@ -8,7 +8,7 @@ from scalescope.analysis.prediction.timeline import StepTimeline
 from scalescope.results.ledger import PredictionKind
 
 # What takes the largest part of a step.
-Limit = Literal["compute", "communication", "input", "stragglers", "optimizer", "pipeline bubble"]
+Limit = Literal["compute", "communication", "input", "stragglers", "optimizer", "pipeline bubble", "host"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

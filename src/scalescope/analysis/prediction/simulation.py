@@ -54,7 +54,19 @@ def simulate_once(
     else:
         alone = dataclasses.replace(setup, accumulation_steps=passes)
         line = simulate_data_parallel(profile, times, alone, fitted)
-    return dataclasses.replace(line, step_s=max(line.step_s, issued_s))
+    return _not_before_issued(line, issued_s)
+
+
+def _not_before_issued(line: StepTimeline, issued_s: float) -> StepTimeline:
+    """The step of GPUs whose host needs so long to issue it; what the host hides is not exposed."""
+    if not issued_s:
+        return line
+    return dataclasses.replace(
+        line,
+        step_s=max(line.step_s, issued_s),
+        exposed_s=min(line.exposed_s, max(0.0, line.step_s - issued_s)),
+        host_s=issued_s if issued_s > line.step_s else 0.0,
+    )
 
 
 class _Slower:

@@ -48,5 +48,6 @@ class StepTimeline:
     exposed_s: float  # communication that no compute hides
     bubble_s: float = 0.0  # stages of a pipeline that wait for work, transfers not counted
     straggling_s: float = 0.0  # the slowest of all ranks beyond a typical one
+    host_s: float = 0.0  # the whole step where the host needs longer to issue it than GPUs to do it
     network_error: float = 0.0  # relative standard deviation of the step that comes from the network's times
     assumptions: tuple[str, ...] = ()

@@ -90,9 +90,18 @@ def test_a_step_is_never_shorter_than_the_host_needs_to_issue_it() -> None:
     issued = dataclasses.replace(PROFILE, issue_s=10.0 * PROFILE.compute_s)
     setup = Setup(world_size=2, accumulation_steps=3)
     line = simulate(issued, PerMib(0.0), setup, Fitted(contention={2: 1.5}))
-    assert line.step_s == pytest.approx(3 * 1.5 * issued.issue_s)
+    assert line.step_s == line.host_s == pytest.approx(3 * 1.5 * issued.issue_s)
     network = PerMib(1e3)
     assert simulate(issued, network, setup).step_s == simulate(PROFILE, network, setup).step_s
+
+
+def test_what_a_host_hides_is_not_exposed() -> None:
+    network, setup = PerMib(0.1), Setup(world_size=2)
+    plain = simulate(PROFILE, network, setup)
+    between_s = plain.step_s - plain.exposed_s / 2.0
+    line = simulate(dataclasses.replace(PROFILE, issue_s=between_s), network, setup)
+    assert (line.step_s, line.host_s) == (plain.step_s, 0.0)
+    assert line.exposed_s == pytest.approx(plain.exposed_s / 2.0)
 
 
 def test_contention_of_a_host_does_not_slow_the_gpus_that_wait_for_it() -> None:

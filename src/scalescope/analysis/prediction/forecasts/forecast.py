@@ -120,6 +120,7 @@ def limit_of(timeline: StepTimeline) -> Limit:
     parts["communication"] = timeline.exposed_s
     parts["stragglers"] = timeline.straggling_s
     parts["pipeline bubble"] = timeline.bubble_s
+    parts["host"] = timeline.host_s
     return max(parts, key=lambda name: parts[name])
 
 

@@ -158,6 +158,7 @@ def step_of(
         ("communication", step_of(forward=2.0, exposed_s=3.0)),
         ("stragglers", step_of(forward=2.0, straggling_s=3.0)),
         ("pipeline bubble", step_of(forward=2.0, bubble_s=3.0)),
+        ("host", dataclasses.replace(step_of(forward=2.0), step_s=3.0, host_s=3.0)),
     ],
 )
 def test_the_limit_is_what_takes_longest(limit: str, step: StepTimeline) -> None:
