@@ -47,7 +47,7 @@ ROWS = (
     Row(32, "the wall clock jumps", "durations are unaffected"),
     Row(33, "no file descriptors or processes left", "code 3"),
     Row(34, "a rank prints 1 GB", "cut off; nothing waits"),
-    Row(35, "sbatch is missing, fails, or the job stays in the queue for ever", "code 3, 3, and a deadline"),
+    Row(35, "sbatch is missing, fails, or the job never leaves the queue", "code 3, 3, and a deadline"),
     Row(36, "a noisy machine", "`unstable`, said in the summary"),
     Row(37, "random.py, profile.py, torch.py or scalescope/ in the working folder", "ignored"),
     Row(38, "/dev/shm is full, or has no inodes left", "TMPDIR is used; never SIGBUS"),

@@ -47,7 +47,8 @@ def _made(name: str, report_input: ReportInput) -> Chapter | None:
     """A chapter; one that fails costs itself alone, and says so."""
     make = importlib.import_module(f"{chapters.__name__}.{name}").chapter
     try:
-        return make(report_input)  # type: ignore[no-any-return]
+        made: Chapter | None = make(report_input)
+        return made
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         problem = printable(f"{type(error).__name__}: {error}")[:_LONGEST_PROBLEM]
         return Chapter(

@@ -18,7 +18,7 @@ _MOST_RANKS = 1_000_000
 
 
 class FiniteRange(click.FloatRange):
-    """A number within bounds; click alone takes `nan` and `inf` for one."""
+    """A number within bounds; click alone accepts `nan` and `inf` as numbers."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)

@@ -163,7 +163,7 @@ class AttachedLauncher:
             "ranks": members,
             "launch": launch,
             "folder": str(folder.path.absolute()),
-            # Ends the waiting for a rank that failed; for one that hangs, the stall limit decides before.
+            # Ends the wait for a rank that failed; a rank that hangs meets the stall limit before.
             "group_timeout_s": max(limits.init_timeout, 2.0 * (limits.stall_timeout or 0.0)),
             "limits": {
                 "init": limits.init_timeout,
@@ -263,7 +263,7 @@ class AttachedLauncher:
     def _hang(
         self, trial: Trial, launch: int, folder: RunFolder, watcher: Watcher, raw: list[dict[str, Any]]
     ) -> RanksLost:
-        """The end of a run whose ranks wait for each other: for one that failed, or is furthest behind."""
+        """The end of a run whose ranks all wait: for a rank that failed, or for the one furthest behind."""
         outcome = self._outcome(trial, launch, folder, watcher, raw)
         self._kill_worker()  # it waits too
         errors = [answer.get("error", {}) for answer in raw]

@@ -102,7 +102,7 @@ def _job(members: list[Trial], profiles: list[MeasuredProfile]) -> PredictedJob:
 
 
 def _work(trial: Trial) -> str:
-    """What must be equal for one rank's profile to describe a trial's step; the batch may differ."""
+    """What two trials must share for a profile of one to describe steps of the other; batches may differ."""
     ignored = SPREAD | strategy_settings() | BATCH | LENGTH | {"accumulation_steps"}
     return job_key(trial, ignoring=ignored)
 
