@@ -133,7 +133,7 @@ GPU = {  # other batch sizes calibrate than are scored
         varied={"world_size": (2, 4), "batch_size": (16, 64), **_GPU_CHANGES},
     ),
     "calibration": JobPoints(
-        count=8,
+        count=16,
         model=_ON_GPU,
         varied={"world_size": (2, 4), "batch_size": (24, 96), **_GPU_CHANGES},
     ),
