@@ -2,9 +2,9 @@
 
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from null_watcher import NullWatcher
 
@@ -27,45 +27,69 @@ _OF_EXCHANGES = ("link", "bucket_cap_mb", "comm_hook", "reshard_after_forward")
 _ON_MANY_RANKS = (*_OF_EXCHANGES, "schedule", "microbatches", "stand_in")
 _ON_CPU = {"device": "cpu", "threads_per_rank": 1}
 Settings = Mapping[str, Any]
+Trials: TypeAlias = tuple[Trial, ...]
 
 
-def measure_job(job: str, points: Iterable[Settings], folder: Path, until: float) -> bool:
+def measure_job(job: str, points: Sequence[Settings], folder: Path, until: float) -> bool:
     """All launches that are not stored yet; False where the time was up first."""
     launcher = LocalLauncher(fork=True)
     try:
         machine = launcher.machine()
-        trials = [*inputs_of_job(job, points, machine), *(training(point, machine)[0] for point in points)]
+        inputs = _unique(inputs_of_job(job, points, machine))
+        trained = _unique(training(point, machine)[0] for point in points)
         experiment = training(next(iter(points)), machine)[1]
-        left_s = until - time.monotonic()
-        if left_s <= 0.0:
-            return False
-        measuring = dataclasses.replace(experiment.measuring, repeats=REPEATS, budget=left_s)
-        experiment = dataclasses.replace(experiment, measuring=measuring)
-        unique = {trial.trial_id: trial for trial in trials}
-        plan = Plan(experiment=experiment, trials=tuple(unique.values()), machine=machine)
-        launcher.expect(plan.trials)
+        launcher.expect((*inputs, *trained))
         run_folder = RunFolder.open(folder, resume=folder.exists())
         run_folder.write(EXPERIMENT, "# made by benchmarks/prediction.py\n")
         try:
-            _, end = run_campaign(plan, launcher, run_folder, NullWatcher())  # type: ignore[arg-type]
+            for trials, repeats in _rounds(inputs, trained):
+                plan = Plan(experiment=experiment, trials=trials, machine=machine)
+                if not _measured(plan, repeats, launcher, run_folder, until):
+                    return False
         finally:
             run_folder.close()
     finally:
         launcher.close()
+    return True
+
+
+def _rounds(inputs: Trials, trained: Trials) -> Iterator[tuple[Trials, int]]:
+    """Trials and how often each has been launched after a round.
+
+    Every point is predicted from inputs: those have twice as many launches, before and after the points'.
+    """
+    for number in range(1, REPEATS + 1):
+        yield inputs, 2 * number - 1
+        yield trained, number
+        yield inputs, 2 * number
+
+
+def _measured(plan: Plan, repeats: int, launcher: LocalLauncher, folder: RunFolder, until: float) -> bool:
+    """Whether everything was launched as often before the time was up."""
+    left_s = until - time.monotonic()
+    if left_s <= 0.0:
+        return False
+    measuring = dataclasses.replace(plan.experiment.measuring, repeats=repeats, budget=left_s)
+    experiment = dataclasses.replace(plan.experiment, measuring=measuring)
+    plan = dataclasses.replace(plan, experiment=experiment)
+    _, end = run_campaign(plan, launcher, folder, NullWatcher())  # type: ignore[arg-type]
     return end is None or end.why != "budget"
+
+
+def _unique(trials: Iterable[Trial]) -> Trials:
+    return tuple({trial.trial_id: trial for trial in trials}.values())
 
 
 def inputs_of_job(job: str, points: Iterable[Settings], machine: Machine) -> list[Trial]:
     """One rank's profile at every batch size, compute on several ranks, and curves of every link."""
-    trials: dict[str, Trial] = {}
+    trials = []
     for point in points:
-        chosen = [training(alone(point), machine)[0]]
+        trials.append(training(alone(point), machine)[0])
         if job != "pipeline":
-            chosen.append(training(silent(point), machine)[0])
+            trials.append(training(silent(point), machine)[0])
         for ranks in sorted({2, point["world_size"]}):
-            chosen.append(collectives(job, point, ranks, machine))
-        trials |= {trial.trial_id: trial for trial in chosen}
-    return list(trials.values())
+            trials.append(collectives(job, point, ranks, machine))
+    return trials
 
 
 def silent(point: Settings) -> dict[str, Any]:
@@ -94,7 +118,7 @@ def collectives(job: str, point: Settings, ranks: int, machine: Machine) -> Tria
         "link": point.get("link"),
         "min_bytes": "4KiB",
         "max_bytes": _LARGEST.get(job, "4MiB"),
-        "time_per_size": "0.1s",
+        "time_per_size": "0.4s",
         "in_place": True if job not in _COLLECTIVES else None,
         **_ON_CPU,
         **{name: point[name] for name in ("device", "split_gpu", "threads_per_rank") if name in point},

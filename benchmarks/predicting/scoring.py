@@ -81,7 +81,12 @@ class MeasuredJob:
         return times
 
     def setup(self, point: Settings) -> Setup:
-        return setup_of(next(item.trial for item in self._configurations if _matches(item.trial, point)))
+        trial = next(item.trial for item in self._configurations if _matches(item.trial, point))
+        return setup_of(trial, RankLayout(cores_per_node=None if trial.on_gpu else self._cores()))
+
+    def _cores(self) -> int:
+        """Of the host that all ranks share, as a launch saw them."""
+        return next(r.telemetry["load"]["cores"] for r in self._run.results if "load" in (r.telemetry or {}))
 
     def origin(self, point: Settings) -> dict[str, str]:
         """Which launches measured a point."""

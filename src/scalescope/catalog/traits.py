@@ -77,6 +77,7 @@ class MemoryLayout:
     sharded: tuple[MemoryState, ...] = ()  # each rank keeps only its share of these
     keeps_gradients: bool = False  # in buckets, also while there are activations
     copies_gradients: bool = False  # buckets hold a second copy of all gradients
+    keeps_first_buckets: bool = False  # beside those that are formed after the first step
     # Sharded parameters that are whole while they compute: one block at a time, or from then on all of them.
     gathers: Literal["nothing", "block", "model"] = "nothing"
     gathers_16_bit: bool = False

@@ -107,7 +107,7 @@ def _with_layout(
     alone: Forecast, layout: MemoryLayout, ranks: int, gathered: int | None
 ) -> tuple[Forecast | None, str | None]:
     """Arithmetic on one rank's forecast, which already holds gradients that stay in buckets."""
-    extra = alone.parameters if layout.copies_gradients else 0
+    extra = alone.parameters * (layout.copies_gradients + layout.keeps_first_buckets)
     if layout.gathers != "nothing":
         if gathered is None:
             return None, "the size of the model's blocks is unknown"
@@ -151,7 +151,11 @@ def _by_strategy(
         reason = _why_not(counters, "kept") or "it was not computed"
         return [Saving(name=name, ranks=ranks, saved_bytes=None, reason=reason) for ranks in RANKS_OF_SAVINGS]
     if layout.keeps_gradients:
-        layout = dataclasses.replace(layout, copies_gradients=current.copies_gradients)
+        layout = dataclasses.replace(
+            layout,
+            copies_gradients=current.copies_gradients,
+            keeps_first_buckets=current.keeps_first_buckets,
+        )
     savings = []
     for ranks in RANKS_OF_SAVINGS:
         changed, why_not = _with_layout(base, layout, ranks, gathered_of(counters))

@@ -106,7 +106,9 @@ def _layout(run: Run, trial: Trial) -> RankLayout:
     hosts = {record.host for result in run.results for record in result.ranks}
     if trial.link or len(hosts) > 1:
         return ON_ONE_NODE
-    return RankLayout(ranks_per_node=_room_of_a_node(run, trial))
+    cores = (run.environment.get("machine") or {}).get("cores")
+    shared = cores if isinstance(cores, int) and cores > 0 and not trial.on_gpu else None
+    return RankLayout(ranks_per_node=_room_of_a_node(run, trial), cores_per_node=shared)
 
 
 def _room_of_a_node(run: Run, trial: Trial) -> int | None:

@@ -10,6 +10,12 @@ class RankLayout:
 
     ranks_per_node: int | None = None  # None: all on one
     cards_per_node: int = 1
+    cores_per_node: int | None = None  # that exchanges run on; None: not known, or enough for all ranks
+
+    def crowding(self, ranks: int) -> float:
+        """Ranks per core of a node, where there are more ranks than cores."""
+        here = min(ranks, self.ranks_per_node or ranks)
+        return 1.0 if self.cores_per_node is None else max(1.0, here / self.cores_per_node)
 
     def nodes(self, ranks: int) -> int:
         return 1 if self.ranks_per_node is None else math.ceil(ranks / self.ranks_per_node)

@@ -165,7 +165,13 @@ class Ddp(StrategyTraits):
 
     @staticmethod
     def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout:
-        """Buckets hold a second copy of all gradients, unless gradients live inside them."""
+        """Buckets hold a second copy of all gradients, unless gradients live inside them.
+
+        On a GPU the buckets of the first step were seen to stay beside those that replace them.
+        """
         return MemoryLayout(
-            keeps_gradients=True, copies_gradients=not settings.get("gradient_as_bucket_view")
+            keeps_gradients=True,
+            copies_gradients=not settings.get("gradient_as_bucket_view"),
+            keeps_first_buckets=settings.get("device") == "cuda"
+            and not settings.get("find_unused_parameters"),
         )

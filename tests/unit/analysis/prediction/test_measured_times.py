@@ -15,13 +15,13 @@ def ring_s(size: float, ranks: int) -> float:
     return 2 * (ranks - 1) * LATENCY_S + 2 * (ranks - 1) / ranks * size / RATE
 
 
-def measured(*ranks: int) -> MeasuredTimes:
+def measured(*ranks: int, through_cores: bool = False) -> MeasuredTimes:
     sizes = [1, *(MIB << step for step in range(7))]
     curves = {
         ("all_reduce", count): Curve.through([(size, ring_s(size, count)) for size in sizes])
         for count in ranks
     }
-    return MeasuredTimes(curves, error=0.02)
+    return MeasuredTimes(curves, error=0.02, through_cores=through_cores)
 
 
 def test_a_measured_size_rests_on_nothing_else() -> None:
@@ -40,6 +40,36 @@ def test_a_ring_carries_a_curve_over_to_other_ranks(ranks: int) -> None:
 def test_the_nearest_smaller_number_of_ranks_is_carried_over() -> None:
     time = measured(2, 4).time_of("all_reduce", 16 * MIB, 8, RankLayout())
     assert "from 4" in time.assumptions[0]
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_ranks_that_share_cores_take_longer(ranks: int) -> None:
+    """A small exchange waits a little longer for cores; a large one takes as much longer as it has fewer."""
+    on_two_cores, on_many = RankLayout(cores_per_node=2), RankLayout(cores_per_node=8)
+    crowded = measured(2, through_cores=True)
+    small, free = (crowded.time_of("all_reduce", 1, ranks, layout) for layout in (on_two_cores, on_many))
+    assert 1.1 < small.time_s / free.time_s < ranks / 2
+    large, free = (crowded.time_of("all_reduce", 64 * MIB, ranks, layout) for layout in (on_two_cores, on_many))
+    assert large.time_s / free.time_s == pytest.approx(ranks / 2, rel=0.05)
+    assert any("share a core" in assumption for assumption in large.assumptions)
+
+
+def test_a_link_is_as_fast_however_many_ranks_share_a_core() -> None:
+    alone, shared = (
+        measured(2).time_of("all_reduce", 64 * MIB, 4, RankLayout(cores_per_node=cores)) for cores in (4, 2)
+    )
+    assert shared.time_s == pytest.approx(alone.time_s, rel=0.01)
+
+
+def test_ranks_on_nodes_of_their_own_share_no_core() -> None:
+    layout = RankLayout(ranks_per_node=2, cores_per_node=2)
+    assert [layout.crowding(ranks) for ranks in (2, 4, 8)] == [1.0, 1.0, 1.0]
+    assert [RankLayout(cores_per_node=2).crowding(ranks) for ranks in (1, 2, 4, 8)] == [1.0, 1.0, 2.0, 4.0]
+
+
+def test_as_many_ranks_as_were_measured_are_as_crowded() -> None:
+    time = measured(4, through_cores=True).time_of("all_reduce", MIB, 4, RankLayout(cores_per_node=2))
+    assert time.time_s == pytest.approx(ring_s(MIB, 4))
 
 
 def test_larger_messages_go_on_as_the_curve_ends() -> None:

@@ -35,11 +35,10 @@ def _layout(trial: Trial, setup: Setup) -> MemoryLayout | None:
 
 
 def _added(measured: MeasuredProfile, before: MemoryLayout, layout: MemoryLayout) -> float | None:
-    """What the strategy keeps besides: a copy of the gradients, or parameters that it gathers."""
+    """What the strategy keeps besides: copies of the gradients, or parameters that it gathers."""
     parameters = measured.profile.gradient_bytes
-    added = 0.0
-    if layout.copies_gradients and not before.copies_gradients:
-        added += parameters
+    copies = layout.copies_gradients + layout.keeps_first_buckets
+    added = float(parameters * max(0, copies - before.copies_gradients - before.keeps_first_buckets))
     if layout.gathers == "nothing":
         return added
     units = [unit.parameter_bytes for unit in measured.profile.units]
