@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import random
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,7 +131,7 @@ class _Nominal:
 
 
 _FOLDS = 4
-KINDS = (("mlp", "transformer", "cnn"), ("paced", "stand-in"), ("fsdp",), ("pipeline",), ("gpu",))
+KINDS = (("mlp", "transformer", "cnn"), ("paced",), ("stand-in",), ("fsdp",), ("pipeline",), ("gpu",))
 
 
 def score(jobs: Sequence[MeasuredJob], points: Sequence[Point]) -> list[Scored]:
@@ -146,6 +147,7 @@ def score(jobs: Sequence[MeasuredJob], points: Sequence[Point]) -> list[Scored]:
         calibration = [point for point in points if point["job"] in alike and point["half"] == "calibration"]
         held_out = [point for point in points if point["job"] in alike and point["half"] == "score"]
         rows += _scored(alike, held_out, calibration)
+        random.Random(_FOLDS).shuffle(calibration)  # listed in turns, a fold would be all of one setting
         for fold in range(_FOLDS if len(calibration) >= _FOLDS else 0):
             others = [point for number, point in enumerate(calibration) if number % _FOLDS != fold]
             rows += _scored(alike, calibration[fold::_FOLDS], others)

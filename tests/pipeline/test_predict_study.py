@@ -148,7 +148,11 @@ def test_a_named_network_needs_no_measured_times(call: Call, tmp_path: Path) -> 
     assert call("run", "--world-size", "8,16", *flags, "--json", "p.json").code == 0
     first, second = rows_of(tmp_path / "p.json")
     assert first["kind"]["curve"] == second["kind"]["curve"] == "assumed"
-    assert second["setup"]["layout"] == {"ranks_per_node": 8, "cards_per_node": 8}
+    assert second["setup"]["layout"] == {
+        "ranks_per_node": 8,
+        "cards_per_node": 8,
+        "cores_per_node": None,
+    }
     assert not read_ledger(shipped=False).entries
 
 

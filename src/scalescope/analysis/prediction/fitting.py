@@ -21,6 +21,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.run import Run
 
 Ranges: TypeAlias = Mapping[str, tuple[float, float]]
+Error: TypeAlias = Callable[["Fitted"], float]
 
 # By parameter of the model: the values that are tried, first coarsely and then around the best.
 _ON_CORES = {
@@ -30,6 +31,7 @@ _ON_CORES = {
     "busy_latency": (-1.0, 3.0),
     "fp16_s_per_byte": (0.0, 4e-8),
     "bf16_s_per_byte": (0.0, 4e-8),
+    "hook_s": (0.0, 8e-3),
 }
 _ON_GPUS = {  # NCCL runs one exchange at a time, so that none shares another's latency
     "busy_s_per_byte": (0.0, 5e-10),
@@ -38,8 +40,9 @@ _ON_GPUS = {  # NCCL runs one exchange at a time, so that none shares another's 
 }
 _RANGES = {"nccl": _ON_GPUS}  # elsewhere ranks compute and exchange on the same cores
 _OF_HOOKS = {"fp16_s_per_byte": ("fp16",), "bf16_s_per_byte": ("bf16",), "hook_s": HALVES}
-_TRIES, _SWEEPS, _REFINEMENTS = 9, 2, 4
+_TRIES, _REFINEMENTS = 9, 4
 _PENALTY = 0.001  # added to the error for a parameter at the end of its range: less is noise
+_LEAST_GAIN = 0.003  # by which another parameter has to lower the mean error
 _STEPS_PER_PARAMETER = 2  # with fewer measured steps, later parameters stay unknown
 
 
@@ -86,9 +89,31 @@ def fit(steps: Sequence[MeasuredStep]) -> Fitted:
     ranges = _RANGES.get(exchanging[0].setup.backend, _ON_CORES)
     names = _parameters([step.setup.comm_hook for step in exchanging], list(ranges))
     error_of = _error_on(exchanging, ranges)
+    return _selected(fitted, names, ranges, error_of)
+
+
+def _selected(fitted: Fitted, names: Sequence[str], ranges: Ranges, error_of: Error) -> Fitted:
+    """The parameter that helps most, then the next one beside it, until none helps enough."""
+    chosen: list[str] = []
+    error = error_of(fitted)
+    while len(chosen) < len(names):
+        tried = {name: _fitted(fitted, [name], ranges, error_of) for name in names if name not in chosen}
+        best = min(tried, key=lambda name: error_of(tried[name]))
+        changed = _fitted(tried[best], [*chosen, best], ranges, error_of)
+        if error - error_of(changed) < _LEAST_GAIN:
+            break
+        chosen.append(best)
+        fitted, error = changed, error_of(changed)
+    return fitted
+
+
+def _fitted(fitted: Fitted, names: Sequence[str], ranges: Ranges, error_of: Error) -> Fitted:
+    """With the best values of these parameters, first coarsely and then around the best."""
     for refinement in range(_REFINEMENTS):
-        for name in names * _SWEEPS:
-            fitted = _best(fitted, name, _around(getattr(fitted, name), ranges[name], refinement), error_of)
+        for name in names:
+            now = getattr(fitted, name)
+            values = [*_around(now, ranges[name], refinement), *([] if now is None else [now])]
+            fitted = _best(fitted, name, values, error_of)
     return fitted
 
 

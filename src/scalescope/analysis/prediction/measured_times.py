@@ -13,8 +13,9 @@ from scalescope.errors import BadInput
 from scalescope.results.result import Result
 
 _DERIVED_ERROR = 0.1  # of a collective that was not measured, beyond that of the curve it is taken from
-# What a step of a ring takes longer for each rank that shares its core: gloo's small exchanges on two cores took
-# 3.6 and 9.6 times as long on 4 and 8 ranks as on 2 (Xeon; 10 times on 8 with a Neoverse), a ring has 3 and 7.
+# What a ring's step takes longer for each rank that shares its core: gloo's small exchanges on two cores took
+# 3.6 and 9.6 times as long on 4 and 8 ranks as on 2 (Xeon; Neoverse: 10 times on 8), and a ring has 3 and 7
+# times as many steps.
 _LATENCY_OF_CROWDING = 0.15
 
 

@@ -54,10 +54,28 @@ def test_without_launches_that_send_nothing_contention_is_unknown() -> None:
 
 
 def test_one_step_alone_fits_one_parameter() -> None:
-    step = measured(Fitted(shared_latency=0.5), 0.002)
+    step = measured(Fitted(fp16_s_per_byte=1e-8), 0.002, bucket_cap_mb=1, comm_hook="fp16")
     fitted = fit([step])
-    assert fitted.shared_latency is not None
-    assert fitted.compute_s_per_byte is None and fitted.fp16_s_per_byte is None
+    assert fitted.fp16_s_per_byte == pytest.approx(1e-8, rel=0.1)
+    assert fitted == Fitted(fp16_s_per_byte=fitted.fp16_s_per_byte, from_launches=1)
+
+
+def test_what_hardly_helps_stays_unknown() -> None:
+    """A parameter that a step does not show would be fitted to noise."""
+    steps = [measured(Fitted(), seconds, bucket_cap_mb=1) for seconds in (0.002, 0.01, 0.03)]
+    noisy = [dataclasses.replace(step, step_s=step.step_s * 1.002) for step in steps]
+    assert fit(noisy) == Fitted(from_launches=3)
+
+
+def test_each_exchange_with_a_hook_takes_longer() -> None:
+    """Not by its bytes: the same gradients in seven buckets cost seven times as much as in one."""
+    truth = Fitted(hook_s=0.003)
+    known = [
+        measured(truth, 0.01, bucket_cap_mb=cap, comm_hook=hook)
+        for cap in (1, 2, 50)
+        for hook in ("none", "fp16")
+    ]
+    assert fit(known).hook_s == pytest.approx(0.003, rel=0.1)
 
 
 def test_fitted_parameters_predict_other_steps() -> None:

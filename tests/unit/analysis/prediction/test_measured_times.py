@@ -49,7 +49,9 @@ def test_ranks_that_share_cores_take_longer(ranks: int) -> None:
     crowded = measured(2, through_cores=True)
     small, free = (crowded.time_of("all_reduce", 1, ranks, layout) for layout in (on_two_cores, on_many))
     assert 1.1 < small.time_s / free.time_s < ranks / 2
-    large, free = (crowded.time_of("all_reduce", 64 * MIB, ranks, layout) for layout in (on_two_cores, on_many))
+    large, free = (
+        crowded.time_of("all_reduce", 64 * MIB, ranks, layout) for layout in (on_two_cores, on_many)
+    )
     assert large.time_s / free.time_s == pytest.approx(ranks / 2, rel=0.05)
     assert any("share a core" in assumption for assumption in large.assumptions)
 
