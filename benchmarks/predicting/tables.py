@@ -123,7 +123,7 @@ def _entry(row: Scored, model: str, curve: CurveOrigin, width: float) -> LedgerE
         predicted_exposed_s=max(0.0, row.predicted_exposed_s),
         measured_exposed_s=row.exposed_s,
         setup=dict(row.settings),
-        run="benchmarks/prediction.py",
+        run=f"benchmarks/prediction.py on {row.environment_id}",
         trial_id=row.trial_id,
         environment_id=row.environment_id,
         date=row.started_at,
