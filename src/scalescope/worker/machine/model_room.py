@@ -50,10 +50,20 @@ def built_within(room: int | None, build: Callable[[], Any]) -> Any:
             is_known = True
             size = max(size, size_on_meta(build))
         if size > bound:
-            raise ModelTooLarge(_too_large(f"at least {_gib(size)} of parameters", bound))
+            raise _refusal(size, bound)
 
     with _counting(check, devices=("cpu",)):
-        return build()
+        try:
+            return build()
+        except RuntimeError as error:  # so torch answers where even a single parameter gets no memory
+            size = size_on_meta(build)
+            if size <= bound:
+                raise
+            raise _refusal(size, bound).with_traceback(error.__traceback__) from error
+
+
+def _refusal(size: int, room: int) -> ModelTooLarge:
+    return ModelTooLarge(_too_large(f"at least {_gib(size)} of parameters", room))
 
 
 def size_on_meta(build: Callable[[], Any], limit_s: float = _LONGEST_LOOK_S) -> int:

@@ -17,7 +17,7 @@ from scalescope.catalog.training import Training
 from scalescope.errors import BadInput
 from scalescope.experiment.ablations import NO_COMM, NO_OPTIMIZER, PRELOADED, has_ablation
 from scalescope.experiment.trial import Trial
-from scalescope.worker.machine.model_room import built_within, check_model, room_of
+from scalescope.worker.machine.model_room import check_model, room_of
 from scalescope.worker.process.group import Group
 from scalescope.worker.training.feeding import Feed, InputOptions, Shard, feed, preloaded
 from scalescope.worker.training.optimizers import GivenOptimizer, OptimizerRebuild
@@ -40,12 +40,9 @@ def build_workload(trial: Trial, group: Group, device: torch.device) -> Workload
         batch_size=trial.micro_batch_size,
         corpus=_corpus(trial),
     )
-    room = room_of(os.environ)
-    workload: Workload = built_within(
-        room if card.brings_data else None, lambda: module.build(trial.options(card), device, context)
-    )
+    workload: Workload = module.build(trial.options(card), device, context)
     refuse_parts(trial, workload, _strategy_of(trial))
-    check_model(workload.model, trial, room)
+    check_model(workload.model, trial, room_of(os.environ))
     _check_same_on_all_ranks(workload.model, group)
     return workload
 

@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ from scalescope.catalog.workloads.custom import ARGUMENTS, Custom, missing_funct
 from scalescope.errors import BadInput
 from scalescope.job import Job
 from scalescope.results.provenance import WORKLOAD_FILE, WORKLOAD_SHA256, sha256_of
+from scalescope.worker.machine.model_room import built_within, room_of
 from scalescope.worker.training.optimizers import GivenOptimizer, NamedGroup, OptimizerRebuild, named_groups
 from scalescope.worker.training.own_step import arranged, members_of
 from scalescope.worker.training.step import BuildContext, Data, OptimizerFactory, OwnStep, Workload
@@ -35,7 +37,8 @@ def build(options: Custom, device: torch.device, context: BuildContext) -> Workl
     values = (context.rank, context.world_size, context.batch_size, device)
     available = dict(zip(ARGUMENTS, values, strict=True))
     arguments = _arguments(reference, factory, available)
-    returned = _guarded(reference, lambda: factory(**arguments))
+    room = room_of(os.environ)
+    returned = _guarded(reference, lambda: built_within(room, lambda: factory(**arguments)))
     job = _job(reference, returned)
     models = _models(reference, job)
     _check_parts(reference, models, job)

@@ -8,7 +8,13 @@ from torch import nn
 
 from scalescope.errors import BadInput
 from scalescope.results.ranks.rank_job import ROOM_VARIABLE
-from scalescope.worker.machine.model_room import built_within, check_model, room_of, size_on_meta
+from scalescope.worker.machine.model_room import (
+    ModelTooLarge,
+    built_within,
+    check_model,
+    room_of,
+    size_on_meta,
+)
 from tests.unit.analysis.made_results import make_trial
 
 LINEAR_BYTES = 4 * (100 * 100 + 100)
@@ -29,6 +35,19 @@ def test_a_model_that_exceeds_the_room_is_refused_before_any_value_exists() -> N
     with pytest.raises(Exception, match=r"of parameters, but there is .* --allow-oom"):
         built_within(5 * LINEAR_BYTES, lambda: many(10, Unwritten))
     many(100)  # the limit ends with the call
+
+
+def test_a_model_whose_first_parameter_gets_no_memory_is_refused_as_a_whole() -> None:
+    def build() -> nn.Module:
+        if torch.get_default_device().type == "cpu":
+            raise RuntimeError("no memory")
+        return many(10)
+
+    with pytest.raises(ModelTooLarge, match="of parameters") as refused:
+        built_within(5 * LINEAR_BYTES, build)
+    assert isinstance(refused.value.__cause__, RuntimeError)
+    with pytest.raises(RuntimeError, match="no memory"):  # another reason, as the model would fit
+        built_within(20 * LINEAR_BYTES, build)
 
 
 def test_a_model_within_the_room_is_built() -> None:
