@@ -21,7 +21,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.run import Run
 
 Ranges: TypeAlias = Mapping[str, tuple[float, float]]
-Error: TypeAlias = Callable[["Fitted"], float]
+ErrorOf: TypeAlias = Callable[[Fitted], float]
 
 # By parameter of the model: the values that are tried, first coarsely and then around the best.
 _ON_CORES = {
@@ -88,11 +88,10 @@ def fit(steps: Sequence[MeasuredStep]) -> Fitted:
         return fitted
     ranges = _RANGES.get(exchanging[0].setup.backend, _ON_CORES)
     names = _parameters([step.setup.comm_hook for step in exchanging], list(ranges))
-    error_of = _error_on(exchanging, ranges)
-    return _selected(fitted, names, ranges, error_of)
+    return _selected(fitted, names, ranges, _error_on(exchanging, ranges))
 
 
-def _selected(fitted: Fitted, names: Sequence[str], ranges: Ranges, error_of: Error) -> Fitted:
+def _selected(fitted: Fitted, names: Sequence[str], ranges: Ranges, error_of: ErrorOf) -> Fitted:
     """The parameter that helps most, then the next one beside it, until none helps enough."""
     chosen: list[str] = []
     error = error_of(fitted)
@@ -107,7 +106,7 @@ def _selected(fitted: Fitted, names: Sequence[str], ranges: Ranges, error_of: Er
     return fitted
 
 
-def _fitted(fitted: Fitted, names: Sequence[str], ranges: Ranges, error_of: Error) -> Fitted:
+def _fitted(fitted: Fitted, names: Sequence[str], ranges: Ranges, error_of: ErrorOf) -> Fitted:
     """With the best values of these parameters, first coarsely and then around the best."""
     for refinement in range(_REFINEMENTS):
         for name in names:
@@ -134,13 +133,13 @@ def _around(now: float | None, whole: tuple[float, float], refinement: int) -> l
     return [begin + width * number / (_TRIES - 1) for number in range(_TRIES)]
 
 
-def _best(fitted: Fitted, name: str, values: Sequence[float], error_of: Callable[[Fitted], float]) -> Fitted:
+def _best(fitted: Fitted, name: str, values: Sequence[float], error_of: ErrorOf) -> Fitted:
     """The fitted parameters with the best of several values of one of them."""
     tried = [dataclasses.replace(fitted, **{name: value}) for value in values]  # type: ignore[arg-type]
     return min(tried, key=error_of)
 
 
-def _error_on(steps: Sequence[MeasuredStep], ranges: Ranges) -> Callable[[Fitted], float]:
+def _error_on(steps: Sequence[MeasuredStep], ranges: Ranges) -> ErrorOf:
     """The mean absolute error of predicted steps, as a ratio."""
 
     contentions = [contention_of(step) for step in steps]

@@ -106,9 +106,13 @@ def _layout(run: Run, trial: Trial) -> RankLayout:
     hosts = {record.host for result in run.results for record in result.ranks}
     if trial.link or len(hosts) > 1:
         return ON_ONE_NODE
+    cores = None if trial.on_gpu else _cores_of_a_node(run)
+    return RankLayout(ranks_per_node=_room_of_a_node(run, trial), cores_per_node=cores)
+
+
+def _cores_of_a_node(run: Run) -> int | None:
     cores = (run.environment.get("machine") or {}).get("cores")
-    shared = cores if isinstance(cores, int) and cores > 0 and not trial.on_gpu else None
-    return RankLayout(ranks_per_node=_room_of_a_node(run, trial), cores_per_node=shared)
+    return cores if isinstance(cores, int) and cores > 0 else None
 
 
 def _room_of_a_node(run: Run, trial: Trial) -> int | None:
@@ -119,10 +123,11 @@ def _room_of_a_node(run: Run, trial: Trial) -> int | None:
     per_node = machine.get("ranks_per_node")
     if isinstance(per_node, int):  # of several nodes, whose GPUs are listed together
         return per_node
-    gpus, cores = machine.get("gpus"), machine.get("cores")
     if trial.on_gpu:
+        gpus = machine.get("gpus")
         return len(gpus) if isinstance(gpus, list) else None
-    return max(cores, trial.world_size) if isinstance(cores, int) else None
+    cores = _cores_of_a_node(run)
+    return None if cores is None else max(cores, trial.world_size)
 
 
 def _measuring_command(run: Run) -> str:
