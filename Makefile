@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 # A site-installed torch is used with: make run VENV_FLAGS=--system-site-packages EXTRAS=report,track,dev
 VENV_FLAGS ?=
 EXTRAS ?= torch,report,track,dev
-# Two more than there are cores: many tests wait, for SLURM's queue or for a time limit.
-TEST_PROCESSES ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
+# One more than there are cores: many tests wait, for SLURM's queue or for a time limit.
+TEST_PROCESSES ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
@@ -25,8 +25,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 run: $(VENV)/.installed ## set up what is missing and run the main job on this machine
 	$(BIN)/scalescope run
 
+# Tests start some hundred processes: where compiled modules are not kept, all of them compile the source again.
 test: $(VENV)/.installed ## set up what is missing and run all tests
-	$(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadscope --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadscope --no-loadscope-reorder
 
 reliability: $(VENV)/.installed ## run the tests of faults and write what they saw to docs/reliability.md
 	$(BIN)/python -m pytest -q tests/faults tests/bad_input --reliability docs/reliability.md

@@ -15,7 +15,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.slurm.cluster import why_no_slurm
-from tests.speed import limit, measure_slowness
+from tests.speed import measure_slowness, patience
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -60,7 +60,7 @@ def cli(tmp_path: Path) -> Cli:
             env=clean_environment(**extra),
             capture_output=True,
             text=True,
-            timeout=limit(within_s),
+            timeout=patience(within_s),
         )
 
     return run
@@ -108,7 +108,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Measure how slow the machine is before anything runs on it; a test's own limit follows it."""
     measure_slowness()
     if config.option.timeout is None:
-        config.option.timeout = limit(float(config.getini("timeout")))
+        config.option.timeout = patience(float(config.getini("timeout")))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

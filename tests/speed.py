@@ -1,6 +1,8 @@
-"""How slow this machine is. Limits in tests are multiples of it, so that slow or busy machines keep them.
+"""How slow this machine is, and how long tests wait.
 
-It is measured once for a test run, before anything else; the processes that share the tests inherit it.
+A limit that is part of what a test says, such as a flag's, is a multiple of the machine's slowness. It is
+measured once for a test run, before anything else; the processes that share the tests inherit it. A test that
+only waits for what must come has patience: how long that takes says nothing, since all tests share the cores.
 """
 
 import os
@@ -18,6 +20,7 @@ _COMMAND = (
     "import asyncio, email.message, http.client, unittest.mock, xml.dom.minidom",
 )
 _REPEATS = 3
+_WAITING = 5  # times what an idle machine would need: a command may get a tenth of a core
 _REFERENCE_S = 0.2  # on two cores of a server of 2023 with nothing else to do
 
 
@@ -35,6 +38,11 @@ def slowness() -> float:
 def limit(seconds: float) -> float:
     """A limit that is `seconds` on a fast machine."""
     return seconds * slowness()
+
+
+def patience(seconds: float = 60) -> float:
+    """How long to wait for what takes less than `seconds` where nothing else runs, before it is given up."""
+    return _WAITING * limit(seconds)
 
 
 def duration(seconds: float) -> str:

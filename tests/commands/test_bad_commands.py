@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.speed import patience
+
 pytestmark = [pytest.mark.gloo]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +53,7 @@ def trained(folder: Path, script: str, *flags: str) -> tuple[int, str]:
         "run",
         *given,
     )
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=patience(120))
     assert left_running(folder) == []
     return process.returncode, output + errors
 
@@ -140,7 +142,7 @@ def test_a_script_that_ends_inside_the_window_counts(tmp_path: Path) -> None:
     flags = ("--window", "30s", "--", sys.executable, "script.py")
     (tmp_path / "script.py").write_text(script)
     process = started(tmp_path, "train", "--device", "cpu", "--no-breakdown", "--output-dir", "run", *flags)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=patience(120))
     assert process.returncode == 0, output + errors
 
 
@@ -162,11 +164,11 @@ def test_nothing_is_left_when_we_are_stopped(tmp_path: Path, number: signal.Sign
         ),
         *("--", sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "script.py"),
     )
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + patience(90)
     while not list(tmp_path.glob("run/ranks/*.json")) and time.monotonic() < deadline:
         time.sleep(0.1)
     os.kill(process.pid, number)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=patience(30))
     assert "Traceback" not in errors
     if number == signal.SIGINT:
         assert process.returncode == 130

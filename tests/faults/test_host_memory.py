@@ -11,6 +11,7 @@ import pytest
 
 from scalescope.host_memory import group_files
 from tests.faults.conftest import Seen
+from tests.speed import patience
 
 _LIMIT_BYTES = 64 << 20
 # Joins the group, then starts a rank that takes more than it may; prints what the launcher would say.
@@ -55,7 +56,10 @@ def _make_group() -> Path | None:
 @pytest.mark.fault(25)
 def test_the_kernel_s_own_counter_names_the_cause(small_group: Path, seen: Seen) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _LAUNCHER, str(small_group)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", _LAUNCHER, str(small_group)],
+        capture_output=True,
+        text=True,
+        timeout=patience(),
     )
     code, ended, said = done.stdout.strip().split(" ", 2)
     assert (int(code), ended) == (-9, "True"), done.stderr

@@ -11,7 +11,7 @@ from scalescope.results.run import load_run
 from tests.conftest import TINY, clean_environment
 from tests.faults.conftest import Seen
 from tests.gloo.real_runs import SCALESCOPE, RunsHere, read_results
-from tests.speed import limit
+from tests.speed import patience
 
 pytestmark = [pytest.mark.gloo, pytest.mark.fault(40)]
 
@@ -67,7 +67,7 @@ def test_a_folder_and_a_host_with_latin_1_names(tmp_path: Path, seen: Seen) -> N
         cwd=home,
         env=clean_environment(SCALESCOPE_FAULT="raise@0:4"),
         capture_output=True,
-        timeout=limit(120),
+        timeout=patience(120),
     )
 
     assert ended.returncode == 4, ended.stderr
@@ -89,7 +89,7 @@ def test_a_latin_1_name_in_a_flag_is_refused_in_one_line(flag: str, tmp_path: Pa
         cwd=tmp_path,
         env=clean_environment(),
         capture_output=True,
-        timeout=limit(60),
+        timeout=patience(),
     )
 
     assert ended.returncode == 2

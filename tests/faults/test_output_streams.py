@@ -14,7 +14,7 @@ from tests.conftest import TINY, clean_environment
 from tests.faults.conftest import Seen
 from tests.gloo.conftest import Start
 from tests.gloo.real_runs import SCALESCOPE, RunsHere
-from tests.speed import limit
+from tests.speed import patience
 
 _TRAIN = ("train", *TINY, "--no-breakdown", "--repeats=1")
 _OLD_RUNS = Path(__file__).parents[1] / "old_runs"
@@ -51,7 +51,7 @@ def read(arguments: str, shell: str) -> "subprocess.CompletedProcess[str]":
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=limit(60),
+        timeout=patience(),
     )
 
 
@@ -126,7 +126,7 @@ def test_an_interruption_right_after_the_start_leaves_no_traceback(delay_s: floa
     assert process.stdout.readline() == "ready\n"
     time.sleep(delay_s)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=limit(60))
+    _, errors = process.communicate(timeout=patience())
 
     assert process.returncode == 130
     assert errors.strip().startswith("scalescope: stopped by SIGINT")

@@ -16,7 +16,7 @@ from tests.conftest import TINY
 from tests.faults.conftest import Seen
 from tests.gloo.conftest import Start
 from tests.gloo.real_runs import FinishedRun, RunsHere, StartedRun, read_results
-from tests.speed import limit
+from tests.speed import patience
 
 pytestmark = pytest.mark.gloo
 
@@ -92,7 +92,7 @@ def test_other_signals_end_the_run_cleanly(
 
 def _send_while_training(folder: Path, number: signal.Signals, sent_at: list[float]) -> None:
     """Send a signal to this process once the second launch on two ranks trains, if it is expected."""
-    deadline = time.monotonic() + limit(60)
+    deadline = time.monotonic() + patience()
     while not list(folder.glob("ranks/*-1-1.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
     if signal.getsignal(number) is not signal.SIG_DFL:

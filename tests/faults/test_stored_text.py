@@ -17,7 +17,7 @@ from tests.calling import called
 from tests.conftest import clean_environment
 from tests.faults.conftest import Seen
 from tests.gloo.real_runs import SCALESCOPE, RunsHere
-from tests.speed import limit
+from tests.speed import patience
 
 _OLD_RUN = Path(__file__).parents[1] / "old_runs" / "scale"
 _HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b2K\u202egnp\u2066.\r"
@@ -119,7 +119,7 @@ def test_a_terminal_gets_our_colors_and_nobody_elses(tmp_path: Path, seen: Seen)
     except OSError:  # the terminal has no writer any more
         pass
     os.close(master)
-    assert process.wait(limit(60)) == 0
+    assert process.wait(patience()) == 0
 
     text = content.getvalue().decode()
     assert _SHOWN_AS in text
@@ -194,7 +194,7 @@ def test_a_checkout_cannot_make_a_run_execute_its_monitor(tmp_path: Path, seen: 
     code = "from pathlib import Path; from scalescope.results.provenance import git_state, git_output; "
     code += "git_state(Path.cwd()); git_output(Path.cwd(), 'status')"
 
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=limit(60))
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=patience())
     assert not mark.exists()
     subprocess.run(["git", "status"], cwd=tmp_path, check=True, capture_output=True)
     assert mark.exists()  # which git by itself does run

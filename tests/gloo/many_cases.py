@@ -1,4 +1,6 @@
-"""Many cases on the same two processes, which import torch once; every case has an outcome of its own.
+"""Many cases on the same two processes; every case has an outcome of its own.
+
+The processes are forks of one that has imported torch, which all tests of this process share.
 
 Each case joins a process group of its own. Where it fails on one rank, the others lose their connection and
 fail in the same case, and all go on with the next one.
@@ -19,9 +21,10 @@ from typing import Any
 
 import pytest
 
-from tests.speed import limit
+from tests.speed import patience
 
 RANKS = 2
+_PRELOADED = ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim"]
 _GROUP_LIMIT_S = 30.0
 _LIMIT_S = 120.0
 
@@ -45,7 +48,8 @@ class Outcomes:
 
 def run_cases(work: Work, cases: Sequence[str], directory: Path) -> Outcomes:
     """Do `work(case, rank, directory)` for every case on every rank; answers are plain data."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
     processes = [
         context.Process(target=_be_rank, args=(work, cases, rank, directory)) for rank in range(RANKS)
     ]
@@ -53,7 +57,7 @@ def run_cases(work: Work, cases: Sequence[str], directory: Path) -> Outcomes:
         process.start()
     try:
         for process in processes:
-            process.join(timeout=limit(_LIMIT_S))
+            process.join(timeout=patience(_LIMIT_S))
     finally:
         for process in processes:
             process.kill()
@@ -101,5 +105,5 @@ def _outcome_of(work: Callable[[], Any], join: Callable[[], None]) -> dict[str, 
 def _join(store: Any, rank: int) -> None:
     import torch.distributed as dist
 
-    longest = timedelta(seconds=limit(_GROUP_LIMIT_S))
+    longest = timedelta(seconds=patience(_GROUP_LIMIT_S))
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=longest)

@@ -24,7 +24,7 @@ from scalescope.launch.local.processes import RankProcess, Zygote
 from scalescope.launch.telemetry.load import LoadMeter
 from scalescope.results.ranks.rank_job import RankJob
 from tests.conftest import clean_environment
-from tests.speed import limit
+from tests.speed import patience
 
 SCALESCOPE = (sys.executable, "-m", "scalescope")
 _MARK = "SCALESCOPE_TEST_MARK"
@@ -99,7 +99,7 @@ class StartedRun:
 
     def finish(self, within_s: float = 120) -> FinishedRun:
         """Wait for the end of the command itself; the limit is a fast machine's."""
-        self._process.wait(limit(within_s))
+        self._process.wait(patience(within_s))
         return FinishedRun(
             returncode=self._process.returncode,
             stdout=self.stdout,
@@ -113,10 +113,10 @@ class StartedRun:
 
     def wait_until(self, condition: Callable[[], bool], what: str, within_s: float = 60) -> None:
         """Wait for something that happens while the command runs; the limit is a fast machine's."""
-        deadline = time.monotonic() + limit(within_s)
+        deadline = time.monotonic() + patience(within_s)
         while not condition():
             assert self._process.poll() is None, f"ended before {what}: {self._err.read_text()}"
-            assert time.monotonic() < deadline, f"no {what} within {limit(within_s):.0f} s"
+            assert time.monotonic() < deadline, f"no {what} within {patience(within_s):.0f} s"
             time.sleep(0.05)
 
     def wait_for_ranks(self, world_size: int = 2) -> None:
@@ -242,7 +242,7 @@ def _carries(pid: int, mark: str) -> bool:
 
 
 def _left_after(within_s: float, processes: Callable[[], list[int]]) -> list[int]:
-    deadline = time.monotonic() + limit(within_s)
+    deadline = time.monotonic() + patience(within_s)
     while (left := processes()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return left

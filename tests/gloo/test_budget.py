@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import TINY, clean_environment
 from tests.gloo.conftest import Start
 from tests.gloo.real_runs import SCALESCOPE, read_results
-from tests.speed import duration, limit
+from tests.speed import duration, patience
 
 pytestmark = pytest.mark.gloo
 
@@ -21,7 +21,7 @@ def _scalescope(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]"
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=limit(120),
+        timeout=patience(120),
     )
 
 

@@ -14,7 +14,7 @@ from scalescope.errors import BadInput, Interrupted
 from scalescope.launch.local import logs
 from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.launch.loopback import LOOPBACK
-from tests.speed import limit
+from tests.speed import limit, patience
 from tests.unit.launch.command_launches import SCRIPT, Commands, Recorder, command_trial
 
 pytestmark = [
@@ -39,7 +39,7 @@ def _lives(pid: int) -> bool:
 
 
 def _wait_for(file: Path) -> str:
-    deadline = time.monotonic() + limit(20)
+    deadline = time.monotonic() + patience(20)
     while time.monotonic() < deadline:
         if file.exists() and (text := file.read_text()):
             return text
@@ -354,7 +354,7 @@ def test_ctrl_c_is_passed_on_to_a_command_that_keeps_running(commands: Commands)
     try:
         _wait_for(commands.path / "trained")
         launcher.send_signal(signal.SIGINT)
-        assert launcher.wait(limit(20)) == 130
+        assert launcher.wait(patience(20)) == 130
     finally:
         launcher.kill()
         launcher.wait()
@@ -368,7 +368,7 @@ def test_a_second_ctrl_c_ends_a_command_that_ignores_the_first(commands: Command
         launcher.send_signal(signal.SIGINT)
         _wait_for(commands.path / "interrupted")
         launcher.send_signal(signal.SIGINT)
-        assert launcher.wait(limit(20)) == 130
+        assert launcher.wait(patience(20)) == 130
     finally:
         launcher.kill()
         launcher.wait()
@@ -382,7 +382,7 @@ def test_a_command_dies_with_a_killed_launcher(commands: Commands) -> None:
     finally:
         launcher.kill()
         launcher.wait()
-    deadline = time.monotonic() + limit(10)
+    deadline = time.monotonic() + patience(10)
     while _lives(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not _lives(pid)

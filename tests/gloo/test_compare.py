@@ -7,12 +7,12 @@ import pytest
 
 from tests.conftest import TINY
 from tests.gloo.real_runs import RunsHere
-from tests.speed import duration
+from tests.speed import duration, patience
 
 pytestmark = pytest.mark.gloo
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(patience(900))
 def test_one_launch_is_joined_by_others_until_there_is_a_verdict(run_here: RunsHere, tmp_path: Path) -> None:
     # Ranks that sleep take the same time on a busy machine; noise decides how many launches are made.
     paced = ("--workload=paced", "--forward-ms=20", "--backward-ms=20", "--layers=2", "--layer-mb=0.01")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import clean_environment
-from tests.speed import duration, limit
+from tests.speed import duration, patience
 
 pytestmark = pytest.mark.gloo
 
@@ -114,7 +114,7 @@ class User:
     def run(self, *arguments: str, folder: Path | None = None, codes: tuple[int, ...] = (0,)) -> Finished:
         """Run a command to its end, which must have one of these exit codes."""
         with self.start(*arguments, folder=folder) as process:
-            stdout, stderr = process.communicate(timeout=limit(180))
+            stdout, stderr = process.communicate(timeout=patience(180))
         finished = Finished(process.returncode, stdout, stderr)
         assert finished.returncode in codes, f"{shlex.join(arguments)}\n{stdout}\n{stderr}"
         assert (stdout + stderr).isascii()
@@ -243,12 +243,12 @@ def test_what_a_signal_stopped_is_resumed(user: User, number: signal.Signals) ->
     before = set(user.run_folders())
     flags = ("train", "--workload=triples.py:build", "--world-size=1", "--repeats=500", *_SHORT)
     with user.start(*flags) as process:
-        deadline = time.monotonic() + limit(60)
+        deadline = time.monotonic() + patience()
         while not [path for path in set(user.run_folders()) - before if (path / "trials.jsonl").exists()]:
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.1)
         process.send_signal(number)
-        process.communicate(timeout=limit(30))
+        process.communicate(timeout=patience(30))
     (folder,) = set(user.run_folders()) - before
     made = len((folder / "trials.jsonl").read_text().splitlines())
     user.run("resume", str(folder), "--repeats=2")

@@ -31,7 +31,7 @@ from scalescope.report.tuning.code import changes_between, context_of, lever_cod
 from scalescope.report.tuning.plain_loop import LoopOptions, plain_loop
 from tests.conftest import clean_environment
 from tests.gloo.many_cases import RANKS, Outcomes, run_cases
-from tests.speed import limit
+from tests.speed import patience
 
 pytestmark = pytest.mark.gloo
 
@@ -195,7 +195,7 @@ def test_a_script_runs_by_itself(tmp_path: Path) -> None:
         env={**clean_environment(), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=limit(60),
+        timeout=patience(),
     )
     assert ended.returncode == 0, ended.stderr
     printed = json.loads(ended.stdout)

@@ -8,7 +8,7 @@ from scalescope.analysis.training.recording import StepRecording, recordings
 from scalescope.experiment.recordings import records_breakdown
 from scalescope.results.run import load_run
 from tests.conftest import clean_environment
-from tests.speed import limit
+from tests.speed import patience
 
 
 def train_in(home: Path, *words: str) -> Path:
@@ -19,7 +19,7 @@ def train_in(home: Path, *words: str) -> Path:
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=limit(300),
+        timeout=patience(300),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return home / "D"

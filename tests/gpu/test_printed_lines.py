@@ -13,7 +13,7 @@ from scalescope.catalog.code_lines import ScriptContext
 from scalescope.report.tuning.code import lever_codes
 from scalescope.report.tuning.plain_loop import LoopOptions, plain_loop
 from tests.conftest import clean_environment
-from tests.speed import limit
+from tests.speed import patience
 
 pytestmark = pytest.mark.gpu
 
@@ -55,7 +55,7 @@ def test_a_script_with_the_lines_trains(changes: dict[str, tuple[Any, Any]], tmp
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=limit(200),
+        timeout=patience(200),
     )
     assert ended.returncode == 0, ended.stderr
     printed = json.loads(ended.stdout)

@@ -9,6 +9,7 @@ from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.render.tables import tables, to_tex
 from scalescope.report.section import Table
 from tests.made_runs import HOSTILE
+from tests.speed import patience
 from tests.unit.report.known_runs import make_run, make_trials
 
 pytestmark = pytest.mark.latex
@@ -37,7 +38,7 @@ def compiled(table: str, folder: Path) -> bytes:
     (folder / "table.tex").write_text(table, encoding="utf-8")
     (folder / "paper.tex").write_text(DOCUMENT, encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "paper.tex"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, capture_output=True, timeout=patience(120))
     assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
     return (folder / "paper.pdf").read_bytes()
 

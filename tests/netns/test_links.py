@@ -15,7 +15,7 @@ from scalescope.launch.local.network import ShapedNetwork
 from tests.conftest import TINY
 from tests.gloo.conftest import Start
 from tests.gloo.real_runs import FinishedRun, RunsHere, StartedRun
-from tests.speed import limit
+from tests.speed import patience
 
 pytestmark = pytest.mark.netns
 
@@ -68,7 +68,7 @@ def _makes_namespace(pid: int) -> bool:
 def _assert_gone(run: StartedRun | RunsHere, namespaces: set[str | None]) -> None:
     assert run.leftovers() == []
     assert namespaces
-    deadline = time.monotonic() + limit(5.0)
+    deadline = time.monotonic() + patience(5.0)
     while (left := namespaces & _namespaces()) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert left == set()

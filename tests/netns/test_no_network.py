@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TINY, clean_environment
-from tests.speed import limit
+from tests.speed import patience
 
 pytestmark = pytest.mark.netns
 
@@ -43,7 +43,7 @@ def test_ranks_train_without_a_network_and_listen_on_loopback_alone(tmp_path: Pa
         env=clean_environment(),
         stdout=subprocess.DEVNULL,
         check=True,
-        timeout=limit(120),
+        timeout=patience(120),
     )
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert seen["code"] == 0

@@ -17,6 +17,7 @@ from scalescope.results.ledger import ledger_file, read_ledger
 from scalescope.results.run import load_run
 from scalescope.studies.report import page_of
 from tests.made_profiles import GRADIENT_BYTES, GRADIENTS, made_profiles
+from tests.speed import patience
 from tests.verbs import scale, train
 
 from .recording import RecordingWatcher, ask, summary_of
@@ -310,6 +311,6 @@ def test_predict_never_imports_torch(tmp_path: Path) -> None:
         "print('torch' in sys.modules, 'scalescope.studies.prediction.predict' in sys.modules)"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", probe], capture_output=True, text=True, timeout=patience(), check=True
     )
     assert ended.stdout.splitlines()[-1] == "False True"

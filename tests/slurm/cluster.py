@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.speed import limit
+from tests.speed import patience
 
 NODES = ("scalenode1", "scalenode2")
 _LIMIT_S = 30.0
@@ -161,14 +161,14 @@ def _free_ports(count: int) -> list[int]:
 def _ask(variables: dict[str, str], *command: str) -> str:
     environment = {**os.environ, **variables}
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit(10))
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patience(10))
     except (OSError, subprocess.SubprocessError):
         return "no answer"
     return done.stdout.strip()
 
 
 def _wait(condition: Callable[[], bool], what: str, folder: Path) -> None:
-    deadline = time.monotonic() + limit(_LIMIT_S)
+    deadline = time.monotonic() + patience(_LIMIT_S)
     while not condition():
         logs = "".join(path.read_text(errors="replace")[-2000:] for path in sorted(folder.glob("*.log")))
         assert time.monotonic() < deadline, f"no {what} within {_LIMIT_S:g} s:\n{logs}"
@@ -180,7 +180,7 @@ def _end(daemons: "list[subprocess.Popen[bytes]]") -> None:
         daemon.send_signal(signal.SIGTERM)
     for daemon in daemons:
         try:
-            daemon.wait(limit(10))
+            daemon.wait(patience(10))
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()

@@ -16,7 +16,7 @@ import pytest
 
 from tests.gloo.real_runs import SCALESCOPE, StartedRun
 from tests.slurm.cluster import one_host_cluster
-from tests.speed import limit
+from tests.speed import patience
 
 _AT_ONCE = 3
 
@@ -45,7 +45,7 @@ class Commands:
     def ask(self, *command: str) -> str:
         """What one of SLURM's own commands says."""
         environment = {**os.environ, **self.cluster}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit(200))
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patience(200))
         return done.stdout
 
     def clean_up(self) -> None:

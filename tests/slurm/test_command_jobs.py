@@ -12,9 +12,9 @@ import pytest
 from tests.gloo.real_runs import FinishedRun
 from tests.slurm.cluster import NODES
 from tests.slurm.conftest import Commands, driven_by
-from tests.speed import limit
+from tests.speed import limit, patience
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(limit(600))]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(patience(300))]
 
 _SCRIPTS = Path(__file__).parents[1] / "commands" / "scripts"
 _TORCHRUN = (sys.executable, "-m", "torch.distributed.run")

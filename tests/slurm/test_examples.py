@@ -11,9 +11,9 @@ import pytest
 from scalescope.results.run import load_run
 from tests.conftest import clean_environment
 from tests.slurm.conftest import Commands, driven_by
-from tests.speed import limit
+from tests.speed import patience
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(limit(600))]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(patience(300))]
 
 # Four ranks share what cores there are here: four threads in each would mostly wait for each other, and the
 # example's model is larger than a test needs. Of its scaling run, one short launch is made.
@@ -52,7 +52,7 @@ def _submit(commands: Commands, script: str) -> tuple[int, str, Path]:
         env=clean_environment(**commands.cluster, DATA_DIR=str(directory / "data")),
         capture_output=True,
         text=True,
-        timeout=limit(400),
+        timeout=patience(400),
     )
     output = "".join(path.read_text() for path in directory.glob("slurm-*.out"))
     return done.returncode, done.stderr + output, directory

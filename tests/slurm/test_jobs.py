@@ -14,9 +14,9 @@ from tests.conftest import TINY
 from tests.gloo.real_runs import FinishedRun, StartedRun, read_results
 from tests.slurm.cluster import NODES
 from tests.slurm.conftest import Commands, driven_by
-from tests.speed import limit
+from tests.speed import patience
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(limit(600))]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(patience(300))]
 
 _JOB = ("--launcher=slurm", "--nodes=2")
 _SCALE = ("scale", *TINY, "--world-size=1,2", "--no-waterfall", "--repeats=2")

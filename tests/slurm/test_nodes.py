@@ -11,9 +11,9 @@ from tests.conftest import TINY, clean_environment
 from tests.gloo.real_runs import SCALESCOPE, FinishedRun
 from tests.slurm.cluster import NODES
 from tests.slurm.conftest import Commands, driven_by
-from tests.speed import limit
+from tests.speed import patience
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(limit(600))]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(patience(300))]
 
 _SRUN = ("srun", "--nodes=2", "--ntasks=2", "--cpus-per-task=1", sys.executable, "-m", "scalescope")
 _LONG_ENOUGH = (*(flag for flag in TINY if "steps" not in flag), "--window=2")  # for several samples
@@ -27,7 +27,7 @@ def _measured_and_explained(commands: Commands) -> tuple[FinishedRun, str]:
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=limit(60),
+        timeout=patience(),
     )
     return finished, explained.stdout
 

@@ -11,9 +11,9 @@ from tests.conftest import TINY
 from tests.gloo.real_runs import FinishedRun
 from tests.slurm.cluster import NODES
 from tests.slurm.conftest import Commands, driven_by
-from tests.speed import limit
+from tests.speed import patience
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(limit(600))]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(patience(300))]
 
 _SRUN = ("srun", "--nodes=2", "--ntasks=2", "--cpus-per-task=1", sys.executable, "-m", "scalescope")
 _FOUR = tuple(word.replace("--ntasks=2", "--ntasks-per-node=2") for word in _SRUN)

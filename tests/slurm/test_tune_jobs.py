@@ -11,9 +11,9 @@ from tests.conftest import TINY
 from tests.gloo.real_runs import FinishedRun
 from tests.slurm.cluster import NODES
 from tests.slurm.conftest import Commands, driven_by
-from tests.speed import limit
+from tests.speed import limit, patience
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(limit(600))]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(patience(300))]
 
 
 def _tuned(commands: Commands) -> FinishedRun:

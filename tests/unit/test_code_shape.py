@@ -21,7 +21,6 @@ def _script() -> ModuleType:
 
 
 code_shape = _script()
-SHAPE = code_shape.shape_of(ROOT / "src" / "scalescope")
 
 EVERYTHING_WRONG = """
 class Report: ...
@@ -35,6 +34,11 @@ def load(a, b, c, d, e, f, g, h):
 """
 
 
+@pytest.fixture(scope="module")
+def source() -> Any:
+    return code_shape.shape_of(ROOT / "src" / "scalescope")
+
+
 @pytest.fixture
 def wrong(tmp_path: Path) -> Any:
     (tmp_path / "module.py").write_text(EVERYTHING_WRONG)
@@ -44,20 +48,20 @@ def wrong(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize(("figure", "limit"), code_shape.LIMITS.items())
-def test_the_source_keeps_to_its_limits(figure: str, limit: int) -> None:
+def test_the_source_keeps_to_its_limits(source: Any, figure: str, limit: int) -> None:
     places = {
-        "filler identifiers": SHAPE.fillers,
-        "settings read by key": (*SHAPE.subscripts, *SHAPE.gets),
-        "unexplained parsing of text": SHAPE.unexplained,
-        "files in the largest folder": SHAPE.folders.most_common(3),
-        "functions with more than 7 parameters": SHAPE.many_parameters,
-        "class names used twice": SHAPE.twice,
+        "filler identifiers": source.fillers,
+        "settings read by key": (*source.subscripts, *source.gets),
+        "unexplained parsing of text": source.unexplained,
+        "files in the largest folder": source.folders.most_common(3),
+        "functions with more than 7 parameters": source.many_parameters,
+        "class names used twice": source.twice,
     }
-    assert SHAPE.limited[figure] <= limit, "\n".join(map(str, places[figure]))
+    assert source.limited[figure] <= limit, "\n".join(map(str, places[figure]))
 
 
-def test_no_reason_outlives_what_it_explains() -> None:
-    assert code_shape.unused_reasons(SHAPE) == ()
+def test_no_reason_outlives_what_it_explains(source: Any) -> None:
+    assert code_shape.unused_reasons(source) == ()
 
 
 def test_every_kind_of_place_is_counted(wrong: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scalescope.inspection import TOOL_LIMIT_S, inspect_system, run_tool
-from tests.speed import limit
+from tests.speed import patience
 
 SMI = """\
 #!{python}
@@ -143,7 +143,7 @@ def test_nvidia_smi_that_hangs_is_asked_once_and_ended_with_its_children(tmp_pat
     assert facts["gpus"] == []
     assert facts["link_matrix"] is None
     assert asked.read_text() == "asked\n"
-    deadline = time.monotonic() + limit(10)
+    deadline = time.monotonic() + patience(10)
     while is_running(int(child.read_text())):  # a killed process ends when it gets a core
         assert time.monotonic() < deadline
         time.sleep(0.01)

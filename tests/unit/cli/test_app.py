@@ -23,6 +23,7 @@ from scalescope.errors import (
     StorageError,
 )
 from tests.calling import called
+from tests.speed import patience
 
 VERBS = sorted(path.stem for path in Path(scalescope.cli.verbs.__path__[0]).glob("[a-z]*.py"))
 MEASURING = ("run", "scale", "train")
@@ -232,7 +233,7 @@ def test_what_measures_nothing_loads_nothing_heavy(
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(),
     )
     assert ended.returncode == code
     lines = [line for line in ended.stderr.splitlines() if line.startswith("import time:")]

@@ -9,6 +9,7 @@ import pytest
 
 import scalescope.cli.verbs
 from scalescope.cli import app, front_page
+from tests.speed import patience
 
 VERBS = sorted(path.stem for path in Path(scalescope.cli.verbs.__path__[0]).glob("[a-z]*.py"))
 HEAVY = {"click", "yaml", "pydantic", "rich", "torch", "numpy", "scalescope.catalog", "scalescope.studies"}
@@ -77,7 +78,11 @@ def run_main(*arguments: str, **variables: str) -> subprocess.CompletedProcess[s
     source = Path(front_page.__file__).parents[2]  # also where another copy of the package is installed
     environment = {"PYTHONPATH": str(source), **variables}
     return subprocess.run(
-        [sys.executable, "-c", PROBE, *arguments], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PROBE, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=patience(),
     )
 
 

@@ -15,6 +15,7 @@ from scalescope.report.render.terminal import console, show
 from scalescope.report.runs import ListedRun, listed_runs, runs_section
 from scalescope.results.run_folder import RunFolder
 from scalescope.results.run_record import RunEnd, RunRecord, write_run_record
+from tests.speed import patience
 
 TRAINING = {"workload": "mlp", "status": "ok", "samples_per_s": 1234.5}
 
@@ -179,7 +180,7 @@ def test_the_list_in_ascii(tmp_path: Path) -> None:
         cwd=tmp_path,
         env={"PATH": "", "PYTHONPATH": ":".join(sys.path), "PYTHONIOENCODING": "ascii", "COLUMNS": "80"},
         capture_output=True,
-        timeout=60,
+        timeout=patience(),
     )
     assert done.returncode == 0
     row = done.stdout.decode("ascii").splitlines()[-1]

@@ -16,6 +16,7 @@ from scalescope.results.ledger import (
     ledger_file,
     read_ledger,
 )
+from tests.speed import patience
 
 ENTRY = LedgerEntry(
     kind=PredictionKind(strategy="ddp", backend="gloo", curve="same ranks"),
@@ -123,7 +124,7 @@ for number in range(40):
 
 def test_several_writers_lose_nothing_and_repeat_nothing(file: Path) -> None:
     writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(number)]) for number in range(3)]
-    assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0]
+    assert [writer.wait(timeout=patience(120)) for writer in writers] == [0, 0, 0]
     ledger = read_ledger(shipped=False)
     assert ledger.warnings == ()
     names = [entry.trial_id for entry in ledger.entries]

@@ -15,6 +15,7 @@ from scalescope.results.files import ResultLines, to_text, write_atomically
 from scalescope.results.result import to_json
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import read_json
+from tests.speed import patience
 
 from .made_lines import make_result
 
@@ -133,7 +134,7 @@ for write, path, what in too_much:
 def test_the_systems_own_short_write_leaves_old_files_intact(tmp_path: Path) -> None:
     lines, summary = tmp_path / "trials.jsonl", tmp_path / "results.json"
     process = start(AT_THE_LIMIT, str(lines), str(summary))
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=patience())
     assert process.returncode == 0
     assert [line.partition(": ")[0] for line in output.splitlines()] == [str(lines), str(summary)]
     assert json.loads(lines.read_text()) == {"a": "x" * 100}

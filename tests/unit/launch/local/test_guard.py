@@ -12,7 +12,7 @@ import pytest
 
 from scalescope.launch.local.guard import GuardedProcess, start_guarded
 from scalescope.launch.local.leftovers import end_leftovers, leftover_notes, without_perf_maps
-from tests.speed import limit
+from tests.speed import patience
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux adopts processes")
 
@@ -35,7 +35,7 @@ def _start(started: list[GuardedProcess], script: str, **options: object) -> Gua
 
 
 def _wait_for_code(process: GuardedProcess) -> int:
-    deadline = time.monotonic() + limit(10.0)
+    deadline = time.monotonic() + patience(10.0)
     while process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     code = process.poll()
@@ -44,7 +44,7 @@ def _wait_for_code(process: GuardedProcess) -> int:
 
 
 def _pid_in(file: Path) -> int:
-    deadline = time.monotonic() + limit(10.0)
+    deadline = time.monotonic() + patience(10.0)
     while not (file.exists() and file.read_text().endswith("\n")) and time.monotonic() < deadline:
         time.sleep(0.01)
     return int(file.read_text())
@@ -80,7 +80,7 @@ def test_signals_of_the_group_reach_the_command_and_not_the_guard(started: list[
 
 def test_a_command_may_lead_a_session_of_its_own(started: list[GuardedProcess]) -> None:
     process = _start(started, "sleep 600", own_session=True)
-    deadline = time.monotonic() + limit(5.0)
+    deadline = time.monotonic() + patience(5.0)
     while os.getsid(process.pid) != process.pid and time.monotonic() < deadline:
         time.sleep(0.01)
     assert os.getsid(process.pid) == process.pid
@@ -110,7 +110,7 @@ def test_a_killed_parent_leaves_neither_processes_nor_directories(tmp_path: Path
     (tmp_path / "other").mkdir()
     script = _DETACH.format(file=file) + " sleep 600"
     subprocess.run([sys.executable, "-c", _PARENT, script, f"{tmp_path}/mine-", str(file)], check=False)
-    deadline = time.monotonic() + limit(10.0)
+    deadline = time.monotonic() + patience(10.0)
     while (_runs(_pid_in(file)) or (tmp_path / "mine-1").exists()) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not _runs(_pid_in(file))

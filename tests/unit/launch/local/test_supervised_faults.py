@@ -22,7 +22,7 @@ from scalescope.launch.local.supervisor import Supervisor
 from scalescope.results.ranks.heartbeat import Heartbeats
 from scalescope.results.ranks.rank_placement import RankPlacement
 from tests.conftest import clean_environment
-from tests.speed import limit
+from tests.speed import limit, patience
 from tests.unit.launch.acted_rank import STEPS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -172,7 +172,7 @@ def test_what_a_rank_started_ends_with_it(begin: Begin) -> None:
     assert (outcome.status, outcome.rank, outcome.step) == ("failed", 1, 5)
     (line,) = (line for line in launch.log(1).read_text().splitlines() if line.startswith("grandchild "))
     grandchild = int(line.split()[1])
-    deadline = time.monotonic() + limit(10)
+    deadline = time.monotonic() + patience(10)
     while _lives(grandchild) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not _lives(grandchild)

@@ -13,7 +13,7 @@ from scalescope.errors import CannotRun
 from scalescope.launch.local import processes as module
 from scalescope.launch.local.processes import RankProcess, SpawnFailed, SpawnTimeout, Zygote
 from scalescope.results.ranks.rank_job import RankJob
-from tests.speed import limit
+from tests.speed import limit, patience
 
 pytestmark = pytest.mark.skipif(not module.can_fork(), reason="this system does not fork ranks")
 
@@ -59,7 +59,7 @@ def _stop(zygote: Zygote) -> None:
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + limit(20)
+    deadline = time.monotonic() + patience(20)
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -11,6 +11,7 @@ import pytest
 from scalescope.errors import BadInput
 from scalescope.launch.slurm.lint import lint
 from scalescope.launch.slurm.script import SlurmJob, sbatch_script
+from tests.speed import patience
 
 _GOLDEN = Path(__file__).parents[3] / "golden/slurm"
 _HOSTILE = [
@@ -182,7 +183,7 @@ def _run_script(
         env={**environment, "RUN": str(run)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(),
     )
     return done.returncode, done.stdout + done.stderr
 

@@ -10,6 +10,7 @@ import pytest
 from scalescope.errors import BadInput, ExitCode
 from scalescope.launch.slurm.lint import lint
 from scalescope.launch.slurm.script import SlurmJob, sbatch_script
+from tests.speed import patience
 
 _JOB = SlurmJob(
     name="scalescope-tune",
@@ -41,7 +42,13 @@ def _run_loop(tmp_path: Path, *steps: str) -> tuple[int, list[str]]:
     srun.chmod(0o755)
     script = sbatch_script(dataclasses.replace(_JOB, run_folder=tmp_path, directory=tmp_path))
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "RUN": str(tmp_path)}
-    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=patience(),
+    )
     assert (done.stdout, done.stderr) == ("", "")
     return done.returncode, (tmp_path / "calls").read_text().splitlines()
 

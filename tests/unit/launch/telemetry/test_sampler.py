@@ -24,6 +24,7 @@ from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
 from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import WINDOW, RankRecord
 from scalescope.results.run_folder import RunFolder
+from tests.speed import patience
 
 _TICKS_PER_S = 100
 _BEGIN_S = 1_000.0
@@ -608,7 +609,7 @@ def test_a_thread_samples_during_the_wait_and_ends_with_it(host: Host) -> None:
     sampler = Telemetry((), pids, host.proc)
     before = set(threading.enumerate())
     with pytest.raises(ValueError, match="an answer that failed"), sampler.sampling():
-        assert looked.wait(60)
+        assert looked.wait(patience())
         raise ValueError("an answer that failed")
     assert set(threading.enumerate()) == before
     assert all_of(sampler)["looks"] == 1  # the clock stands still

@@ -15,6 +15,7 @@ from scalescope.worker.memory import resident_memory
 from scalescope.worker.memory.resident_memory import DataLimit, ResidentPeak, available_bytes, status_bytes
 from scalescope.worker.memory.tensor_bytes import gradients_of, held_bytes, state_of, tensors_in
 from scalescope.worker.process.health.out_of_memory import is_out_of_memory
+from tests.speed import patience
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 CPU = torch.device("cpu")
@@ -67,8 +68,8 @@ def test_a_limit_makes_large_tensors_fail_and_ends(monkeypatch: pytest.MonkeyPat
     answers = context.Queue()
     process = context.Process(target=_beyond_the_limit, args=(answers,))
     process.start()
-    assert answers.get(timeout=60) is True
-    assert answers.get(timeout=60) == 16 * MIB
+    assert answers.get(timeout=patience()) is True
+    assert answers.get(timeout=patience()) == 16 * MIB
     process.join()
 
 
@@ -140,7 +141,7 @@ def test_the_peak_of_the_first_steps_is_told_apart() -> None:
     answers = context.Queue()
     process = context.Process(target=_two_peaks, args=(answers,))
     process.start()
-    first, peak = answers.get(timeout=120)
+    first, peak = answers.get(timeout=patience(120))
     process.join()
     assert first - peak > 60 * MIB
     assert peak > 32 * MIB

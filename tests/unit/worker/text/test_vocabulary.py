@@ -13,7 +13,7 @@ from scalescope.worker.text import vocabulary
 from scalescope.worker.text.corpus import Corpus, corpus_of
 from scalescope.worker.text.vocabulary import most_frequent, vocabulary_of, words_of
 from tests.conftest import clean_environment
-from tests.speed import limit
+from tests.speed import patience
 
 ROWS = [("b a a c", 0), ("A <br />b; d", 1)]
 
@@ -102,7 +102,13 @@ def test_it_is_the_same_whatever_order_python_hashes_in(tmp_path: Path) -> None:
     for seed in ("1", "2"):
         environment = clean_environment(PYTHONHASHSEED=seed, XDG_CACHE_HOME=str(tmp_path / seed))
         command = [sys.executable, "-c", _IN_ANOTHER_ORDER]
-        subprocess.run(command, cwd=Path(__file__).parents[4], env=environment, check=True, timeout=limit(60))
+        subprocess.run(
+            command,
+            cwd=Path(__file__).parents[4],
+            env=environment,
+            check=True,
+            timeout=patience(),
+        )
         (file,) = (tmp_path / seed / "scalescope").glob("vocabulary-*.json")
         files.append((file.name, file.read_bytes()))
     assert files[0] == files[1]
@@ -126,7 +132,7 @@ def test_one_process_builds_it_while_the_others_wait(cache: Path) -> None:
     processes = [fork.Process(target=_ask, args=(answers, begin)) for _ in range(3)]
     for process in processes:
         process.start()
-    vocabularies = [answers.get(timeout=limit(30)) for _ in processes]
+    vocabularies = [answers.get(timeout=patience(30)) for _ in processes]
     for process in processes:
         process.join()
     assert [words for words, _ in vocabularies] == [{"b": 2, "a": 3}] * 3

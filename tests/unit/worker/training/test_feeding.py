@@ -26,6 +26,7 @@ from scalescope.worker.training.feeding import (
     preloaded,
 )
 from scalescope.worker.training.step import Data
+from tests.speed import patience
 
 from ..making import CPU, input_options
 
@@ -100,7 +101,7 @@ def test_loader_processes_end_with_their_rank() -> None:
     os.kill(rank.pid, signal.SIGKILL)
     rank.wait()
     rank.stdout.close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + patience(5)
     while any(_lives(pid) for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(_lives(pid) for pid in workers)

@@ -12,6 +12,7 @@ from scalescope.worker.process.health import stall_watch
 from scalescope.worker.process.health.stall_watch import StallWatch, answer_key
 from scalescope.worker.process.position import Position
 from scalescope.worker.process.rendezvous import Rendezvous
+from tests.speed import patience
 
 Records = dict[int, dict[str, Any]]
 
@@ -47,7 +48,7 @@ class Reported:
         self.event.set()
 
     def wait(self) -> Records:
-        assert self.event.wait(30), "nothing was reported"
+        assert self.event.wait(patience(30)), "nothing was reported"
         return self.records
 
 
