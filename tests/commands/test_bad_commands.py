@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.gloo.real_runs import reset_signal_handlers
 from tests.speed import patience
 
 pytestmark = [pytest.mark.gloo]
@@ -34,6 +35,7 @@ def started(folder: Path, *words: str) -> "subprocess.Popen[str]":
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "400"},
         cwd=folder,
+        preexec_fn=reset_signal_handlers,
     )
 
 

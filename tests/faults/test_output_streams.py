@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import TINY, clean_environment
 from tests.faults.conftest import Seen
 from tests.gloo.conftest import Start
-from tests.gloo.real_runs import SCALESCOPE, RunsHere
+from tests.gloo.real_runs import SCALESCOPE, RunsHere, reset_signal_handlers
 from tests.speed import patience
 
 _TRAIN = ("train", *TINY, "--no-breakdown", "--repeats=1")
@@ -132,8 +132,3 @@ def test_an_interruption_right_after_the_start_leaves_no_traceback(delay_s: floa
     assert errors.strip().startswith("scalescope: stopped by SIGINT")
     assert len(errors.strip().splitlines()) == 1
     seen("code 130 with one line, also 0.0 to 0.2 s after the start")
-
-
-def reset_signal_handlers() -> None:
-    """Tests started in the background would pass on an ignored signal."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)

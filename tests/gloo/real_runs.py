@@ -30,7 +30,7 @@ SCALESCOPE = (sys.executable, "-m", "scalescope")
 _MARK = "SCALESCOPE_TEST_MARK"
 
 
-def _reset_signal_handlers() -> None:
+def reset_signal_handlers() -> None:
     """Tests started in the background or under nohup would pass on ignored signals."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
@@ -86,7 +86,7 @@ class StartedRun:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                preexec_fn=_reset_signal_handlers,
+                preexec_fn=reset_signal_handlers,
             )
 
     @property

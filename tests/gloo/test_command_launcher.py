@@ -14,6 +14,7 @@ from scalescope.errors import BadInput, Interrupted
 from scalescope.launch.local import logs
 from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.launch.loopback import LOOPBACK
+from tests.gloo.real_runs import reset_signal_handlers
 from tests.speed import limit, patience
 from tests.unit.launch.command_launches import SCRIPT, Commands, Recorder, command_trial
 
@@ -346,7 +347,8 @@ except Interrupted:
 
 def _started(commands: Commands, behaviour: str, keep: str) -> "subprocess.Popen[bytes]":
     root = Path(__file__).parents[2]
-    return subprocess.Popen([sys.executable, "-c", _LAUNCHER, str(commands.path), behaviour, keep], cwd=root)
+    command = [sys.executable, "-c", _LAUNCHER, str(commands.path), behaviour, keep]
+    return subprocess.Popen(command, cwd=root, preexec_fn=reset_signal_handlers)
 
 
 def test_ctrl_c_is_passed_on_to_a_command_that_keeps_running(commands: Commands) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import clean_environment
+from tests.gloo.real_runs import reset_signal_handlers
 from tests.speed import duration, patience
 
 pytestmark = pytest.mark.gloo
@@ -109,6 +110,7 @@ class User:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=reset_signal_handlers,
         )
 
     def run(self, *arguments: str, folder: Path | None = None, codes: tuple[int, ...] = (0,)) -> Finished:
