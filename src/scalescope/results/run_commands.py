@@ -59,8 +59,9 @@ def command_on(
     # A budget that was too small for the run is too small for what it advises.
     end = read_run_record(folder).end
     unlimited = {"budget": None} if end is not None and end.why == "budget" else {}
-    settings = with_absolute_paths({**_stored_paths(folder), **unlimited, **(changes or {})}, folder)
-    settings = _usable_with(_stored_command(folder), settings)
+    request = _stored_request(folder)
+    settings = with_absolute_paths({**_paths_of(request, folder), **unlimited, **(changes or {})}, folder)
+    settings = _usable_with(next(iter(request.get(COMMAND, ())), None), settings)
     command = {name: settings.pop(name) for name in (COMMAND,) if name in settings}
     return (
         PROGRAM,
@@ -94,11 +95,10 @@ def _known_flags(verb: str, flags: Sequence[str]) -> Argv:
     return tuple(known)
 
 
-def _stored_paths(path: Path) -> dict[str, tuple[str, ...]]:
-    """The settings of a stored request that name files."""
-    texts = _stored_request(path)
-    full = with_absolute_paths(texts, path)
-    return {name: values for name, values in texts.items() if values != full[name]}
+def _paths_of(request: Mapping[str, tuple[str, ...]], path: Path) -> dict[str, tuple[str, ...]]:
+    """The settings of the request that the run at `path` stores that name files."""
+    full = with_absolute_paths(request, path)
+    return {name: values for name, values in request.items() if values != full[name]}
 
 
 def _stored_request(path: Path) -> dict[str, tuple[str, ...]]:
@@ -110,11 +110,6 @@ def _stored_request(path: Path) -> dict[str, tuple[str, ...]]:
     except BadInput:  # a run that was imported, or is older than the file
         return {}
     return {name: tuple(value.text for value in values) for name, values in written.items()}
-
-
-def _stored_command(path: Path) -> str | None:
-    """The training command of a stored request; None where it has none."""
-    return next(iter(_stored_request(path).get(COMMAND, ())), None)
 
 
 def _usable_with(command: str | None, settings: Mapping[str, object]) -> dict[str, object]:

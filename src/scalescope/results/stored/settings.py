@@ -1,5 +1,7 @@
 """Settings of stored trials: those of their cards, with values that the cards allow, and the id they give."""
 
+import functools
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +25,13 @@ _LARGEST_NUMBER = 1e18
 
 def check_settings(trial_id: str, settings: Mapping[str, Any]) -> None:
     """Refuse settings that no trial has, or that are not those of this id, by a ValueError."""
+    _check_text(trial_id, json.dumps(settings))
+
+
+@functools.lru_cache(maxsize=256)
+def _check_text(trial_id: str, text: str) -> None:
+    """The same for settings as text: all launches of a trial have the same, and are read after every launch."""
+    settings: dict[str, Any] = json.loads(text)
     benchmark = settings.get("benchmark")
     if benchmark not in names("benchmarks"):
         raise ValueError("settings.benchmark: not a benchmark of this version")
