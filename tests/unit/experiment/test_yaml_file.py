@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from scalescope.errors import BadInput
 from scalescope.experiment.experiment import build_experiment
@@ -302,3 +303,35 @@ def test_long_lists_and_many_keys_are_refused_by_their_number(tmp_path: Path) ->
     )
     keys = "".join(f"key{number}: 1\n" for number in range(2_000))
     assert refusal(tmp_path, keys) == "e.yaml:1001: key1000: an experiment file has at most 1,000 keys"
+
+
+_ANY = (
+    "world_size: [1, 2]\nmodel:\n  hidden_dim: 8\nname: ''\n",
+    "lr: 1e3 # a comment\nname: 'it''s'\nbudget: \"a\\tb\"\nenv:\n  A: 1\n  B: |\n    two\n    lines\n",
+    "batch_size:\n- 4\n-   8\nname: >\n  folded\n  text\n",
+    "seed:\nlr: 1\n",
+    "a: b: c\n",
+    "lr: [1\n",
+    "lr: !!float 1\n",
+    "lr: &x 1\n",
+    "---\nlr: 1\n---\nlr: 2\n",
+    'name: "\\U00110000"\n',
+    "name: \x07\n",
+)
+
+
+@pytest.mark.parametrize("content", _ANY)
+def test_the_fast_parser_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    """Where PyYAML was built without its parser in C, files mean the same and errors read the same."""
+
+    def answer() -> Entries | str:
+        try:
+            return read(tmp_path, content)
+        except BadInput as error:
+            return str(error)
+
+    with_any = answer()
+    monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
+    assert with_any == answer()

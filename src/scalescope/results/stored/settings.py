@@ -30,7 +30,7 @@ def check_settings(trial_id: str, settings: Mapping[str, Any]) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _check_text(trial_id: str, text: str) -> None:
-    """The same for settings as text: all launches of a trial have the same, and are read after every launch."""
+    """The same for settings as text: launches of a trial share them, and all are read after every launch."""
     settings: dict[str, Any] = json.loads(text)
     benchmark = settings.get("benchmark")
     if benchmark not in names("benchmarks"):
