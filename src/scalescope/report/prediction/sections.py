@@ -141,7 +141,7 @@ def worth_line(answer: PredictionAnswer) -> str:
     if best is None:
         return f"No addition of ranks is worth it: added ranks deliver less than {share} of one alone."
     if best == most:
-        return f"All {best:,} ranks are worth it: every addition delivers at least {share} of ranks alone."
+        return f"All {best:,} ranks are worth it: added ranks deliver at least {share} of ranks alone."
     return (
         f"Worth it up to {counted(best, 'rank')}: beyond, added ranks deliver less than {share} of what they "
         "would alone."

@@ -16,10 +16,6 @@ class Worth:
     marginal: float  # efficiency of the ranks that were added
     cost_per_million: float | None = None  # samples; in the currency of the price
 
-    @property
-    def is_worth_it(self) -> bool:
-        return self.marginal >= LEAST_MARGINAL
-
 
 def worth_of(predictions: Sequence[Prediction], gpu_hour_price: float | None = None) -> tuple[Worth, ...]:
     """Each number of ranks against the next smaller one, the first against one rank."""
@@ -43,10 +39,15 @@ def cost_per_million(prediction: Prediction, gpu_hour_price: float) -> float:
 
 
 def most_worth(answers: Sequence[Worth]) -> int | None:
-    """The largest number of ranks up to which every addition pays off; None where none does."""
-    best = None
+    """The number of ranks that delivers most beyond what its ranks must deliver; None where one rank does.
+
+    From no smaller number of ranks are the ranks up to it too little on average, and from it all further ones
+    are: the second rank often costs more than all others, since communication begins with it.
+    """
+    best, most, gain, before = None, 0.0, 0.0, 1
     for worth in answers:
-        if not worth.is_worth_it:
-            break
-        best = worth.ranks
+        gain += (worth.marginal - LEAST_MARGINAL) * (worth.ranks - before)
+        if gain >= most:
+            best, most = worth.ranks, gain
+        before = worth.ranks
     return best

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from scalescope.analysis.prediction.forecasts.forecast import forecast
-from scalescope.analysis.prediction.forecasts.worth import most_worth, worth_of
+from scalescope.analysis.prediction.forecasts.worth import LEAST_MARGINAL, most_worth, worth_of
 from scalescope.analysis.prediction.prediction import Prediction, Range
 
 from .made_inputs import made_inputs
@@ -24,14 +24,18 @@ def test_added_ranks_are_held_against_ranks_alone() -> None:
     assert [worth.ranks for worth in answers] == [2, 4, 8]
     expected = [(1.8 - 1.0) / 1, (3.2 - 1.8) / 2, (4.8 - 3.2) / 4]
     assert [worth.marginal for worth in answers] == pytest.approx(expected)
-    assert [worth.is_worth_it for worth in answers] == [True, True, False]
     assert most_worth(answers) == 4
 
 
-def test_what_follows_on_a_poor_addition_is_not_recommended() -> None:
-    answers = worth_of([row(2, 0.9), row(4, 0.6), row(8, 0.7)])
-    assert [worth.is_worth_it for worth in answers] == [True, False, True]
-    assert most_worth(answers) == 2
+def test_a_second_rank_that_costs_much_does_not_hide_what_others_deliver() -> None:
+    answers = worth_of([row(2, 0.73), row(8, 0.68), row(64, 0.66), row(1024, 0.3)])
+    assert answers[0].marginal < LEAST_MARGINAL < answers[1].marginal
+    assert most_worth(answers) == 64
+
+
+def test_ranks_that_do_not_make_up_for_a_poor_addition_are_not_worth_it() -> None:
+    assert most_worth(worth_of([row(2, 0.9), row(4, 0.5), row(6, 0.52)])) == 2
+    assert most_worth(worth_of([row(2, 0.6), row(4, 0.55)])) is None
 
 
 def test_slower_than_one_rank_is_worth_nothing() -> None:
