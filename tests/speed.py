@@ -20,7 +20,7 @@ _COMMAND = (
     "import asyncio, email.message, http.client, unittest.mock, xml.dom.minidom",
 )
 _REPEATS = 3
-_WAITING = 5  # times what an idle machine would need: a command may get a tenth of a core
+_WAITING = 5  # times what an idle machine would need: with other tests a command gets a fifth of a core
 _REFERENCE_S = 0.2  # on two cores of a server of 2023 with nothing else to do
 
 

@@ -98,7 +98,7 @@ class StartedRun:
         return self._out.read_text()
 
     def finish(self, within_s: float = 120) -> FinishedRun:
-        """Wait for the end of the command itself; the limit is a fast machine's."""
+        """Wait for the end of the command itself; the seconds are those of an idle machine."""
         self._process.wait(patience(within_s))
         return FinishedRun(
             returncode=self._process.returncode,
@@ -112,7 +112,7 @@ class StartedRun:
         self._process.send_signal(number)
 
     def wait_until(self, condition: Callable[[], bool], what: str, within_s: float = 60) -> None:
-        """Wait for something that happens while the command runs; the limit is a fast machine's."""
+        """Wait for something that happens while the command runs; the seconds are those of an idle machine."""
         deadline = time.monotonic() + patience(within_s)
         while not condition():
             assert self._process.poll() is None, f"ended before {what}: {self._err.read_text()}"

@@ -39,10 +39,11 @@ def cost_per_million(prediction: Prediction, gpu_hour_price: float) -> float:
 
 
 def most_worth(answers: Sequence[Worth]) -> int | None:
-    """The number of ranks that delivers most beyond what its ranks must deliver; None where one rank does.
+    """The number of ranks with the largest surplus over the least that added ranks must deliver; None where
+    no number has one.
 
-    From no smaller number of ranks are the ranks up to it too little on average, and from it all further ones
-    are: the second rank often costs more than all others, since communication begins with it.
+    A poor addition is accepted where later ones make up for it: the second rank often costs more than all
+    others, since communication begins with it.
     """
     best, most, gain, before = None, 0.0, 0.0, 1
     for worth in answers:
