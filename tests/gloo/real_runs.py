@@ -112,7 +112,7 @@ class StartedRun:
         self._process.send_signal(number)
 
     def wait_until(self, condition: Callable[[], bool], what: str, within_s: float = 60) -> None:
-        """Wait for something that happens while the command runs; the seconds are those of an idle machine."""
+        """Wait for something that happens while it runs; the seconds are those of an idle machine."""
         deadline = time.monotonic() + patience(within_s)
         while not condition():
             assert self._process.poll() is None, f"ended before {what}: {self._err.read_text()}"
