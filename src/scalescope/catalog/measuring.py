@@ -83,3 +83,10 @@ class Measuring:
         low=0.1,
         sweep=False,
     )
+    end_timeout: float = setting(
+        1.0,
+        "Time that a training command gets to end after SIGTERM, before SIGKILL.",
+        kind="duration",
+        low=0.1,
+        sweep=False,
+    )

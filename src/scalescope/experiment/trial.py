@@ -178,6 +178,11 @@ class Trial:
         return self.is_on("keep_running")
 
     @property
+    def has_private_view(self) -> bool:
+        """Whether what the command writes is kept apart from the user's files."""
+        return not self.keeps_running and not self.is_on("allow_writes")
+
+    @property
     def workload(self) -> str:
         return str(self.settings["workload"])
 

@@ -27,6 +27,7 @@ class Outcome:
     step: int | None = None
     log: str | None = None
     bad_input: bool = False  # the request is wrong: every other launch of it would fail too
+    signum: int | None = None  # of a signal that was passed on, and ended the command rather than us
     records: list[RankRecord] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     telemetry: dict[str, Any] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from scalescope.errors import CannotRun
+from scalescope.private_view import remove_tree
 
 _PREFIX = "scalescope-launch-"
 _TOKEN = secrets.token_hex(4)
@@ -72,7 +73,7 @@ def _kept(path: Path) -> Iterator[Path]:
         yield path
     finally:
         os.close(lock)
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)
 
 
 @contextlib.contextmanager

@@ -334,7 +334,10 @@ class _Campaign:
         except RanksLost as error:
             record(error.outcome)
             raise
-        return record(outcome), outcome.bad_input
+        result = record(outcome)
+        if outcome.signum is not None:
+            raise Interrupted(outcome.signum)
+        return result, outcome.bad_input
 
 
 def _allowed_repeats(

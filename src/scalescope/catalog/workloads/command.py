@@ -88,9 +88,18 @@ class Command(WorkloadTraits):
     )
     allow_writes: bool = setting(
         False,
-        "Let the command write checkpoints and to trackers while it is measured; otherwise that is left out "
-        "and counted.",
+        "Let the command change your files and log to trackers while it is measured. Otherwise it works on a "
+        "private copy that is discarded.",
         neutral=False,
+    )
+    output_to: str | None = setting(
+        None,
+        "Folder for the files that the command writes while it is measured, instead of discarding them; one "
+        "folder per launch.",
+        neutral=None,
+        sweep=False,
+        identity=False,
+        holds_path=True,
     )
     keep_running: bool = setting(
         False,

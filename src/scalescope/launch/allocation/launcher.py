@@ -81,7 +81,7 @@ class AllocationLauncher(LocalLauncher):
             raise BadInput("--pin-cores: srun binds ranks in a job of several nodes; use its --cpu-bind")
         nodes = self.command_nodes()
         nodes.check(trial.command, trial.world_size)
-        filled_words(trial, nodes=nodes)
+        self._check_writes(trial, filled_words(trial, nodes=nodes), several_nodes=True)
 
     def _run_command(
         self,

@@ -19,6 +19,7 @@ from scalescope.host_memory import usable_memory
 from scalescope.inspection import inspect_system
 from scalescope.launch.launcher import Outcome, Watcher, judge
 from scalescope.launch.local.command.launch import CommandLaunch
+from scalescope.launch.local.command.views import Views
 from scalescope.launch.local.disagreement import explained_by_calls
 from scalescope.launch.local.leftovers import leftover_notes, without_perf_maps
 from scalescope.launch.local.network import ShapedNetwork, check_possible
@@ -77,6 +78,7 @@ class LocalLauncher:
         self._machine: Machine | None = None
         self._networks: dict[tuple[str, int], ShapedNetwork] = {}
         self._splits: dict[int, SplitGpu] = {}
+        self._views = Views()
 
     def outlook(self, devices: Sequence[str]) -> Machine | None:
         return outlook(devices)
@@ -113,9 +115,15 @@ class LocalLauncher:
         if trial.link is not None:
             check_possible()
         if trial.is_command:
-            filled_words(trial)
+            self._check_writes(trial, filled_words(trial))
         else:
             check_limits(trial.world_size, trial.threads_per_rank)
+
+    def _check_writes(self, trial: Trial, words: Sequence[str], *, several_nodes: bool = False) -> None:
+        """Refuse a command whose writes cannot be kept apart here, unless it may write."""
+        if trial.has_private_view:
+            keep = trial.settings.get("output_to")
+            self._views.check(words, Path(keep) if keep else None, several_nodes=several_nodes)
 
     def launch(
         self,
@@ -138,7 +146,9 @@ class LocalLauncher:
         if outcome.status != "ok":
             return outcome
         judged = judge(trial, outcome.records)
-        return dataclasses.replace(judged, notes=outcome.notes, telemetry=outcome.telemetry)
+        return dataclasses.replace(
+            judged, notes=outcome.notes, telemetry=outcome.telemetry, signum=outcome.signum
+        )
 
     def _zygote_for(self, trial: Trial) -> Zygote | None:
         """A zygote whose libraries were loaded for as many threads as the trial's ranks use."""
@@ -240,6 +250,7 @@ class LocalLauncher:
             gpus=self.machine().gpus if trial.on_gpu else (),
             sampled_gpus=gpus_of(trial, self.machine()) if self.telemetry and trial.on_gpu else (),
             meter=self._meter if self.telemetry else None,
+            views=self._views,
         )
 
     def _job(

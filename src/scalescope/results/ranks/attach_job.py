@@ -10,6 +10,7 @@ JOB_VARIABLE = "SCALESCOPE_ATTACH"
 # Prefix of counters in a rank's record: what was observed of the script (wrapper, loader, samples ...).
 OBSERVED = "observed/"
 SUPPRESSED = "suppressed/"  # prefix of counters: calls that were left out, by the name of the function
+WRITTEN = "written/"  # prefix of counters: files and bytes that were written to a private view
 PROCESSES = "processes"  # folder in `directory`: PID.json of every process that loaded us
 REMAINING = "remaining_communication"  # table of a rank without communication: what still communicates
 
@@ -30,6 +31,9 @@ class AttachJob:
     environment: list[dict[str, str]] = field(default_factory=list)  # by rank: set before the script reads it
     cpus: list[list[int]] = field(default_factory=list)  # by rank: cores to be pinned to
     node: str = ""  # of several nodes, the one of the launcher; empty where all ranks are on one host
+
+    view: dict[str, Any] | None = None  # of the file system (private_view.View); None: writes take effect
+    forbids_writing: bool = False  # the ranks themselves must forbid it: they are not below the launcher
 
     def to_text(self) -> str:
         return json.dumps(dataclasses.asdict(self))

@@ -9,7 +9,6 @@ longer divides gradients by the number of ranks (`Reducer::mark_variable_ready_d
   pass of the same length: there is nothing to add.
 """
 
-import time
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
+
+from scalescope import clocks
 
 _SETTLES_IN = 3  # steps; DDP makes its buckets anew before the second, with a static graph the third
 
@@ -84,18 +85,18 @@ class LocalGradients:
                 handle.remove()
 
     def _keep(self, state: None, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        began = time.perf_counter_ns()
+        began = clocks.perf_counter_ns()
         if self._steps < _SETTLES_IN:
             self._in_place[bucket.index()] = self._divided_in_place(bucket)
-        divisions_began = time.perf_counter_ns()
+        divisions_began = clocks.perf_counter_ns()
         for gradient in self._in_place[bucket.index()]:
             gradient.div_(self._ranks)
-        divisions_ended = time.perf_counter_ns()
+        divisions_ended = clocks.perf_counter_ns()
         done: torch.futures.Future[Tensor] = torch.futures.Future(devices=self._devices)
         done.set_result(bucket.buffer())
         if self._steps >= _SETTLES_IN:
             self._division_ns += divisions_ended - divisions_began
-            self._hook_ns += time.perf_counter_ns() - began
+            self._hook_ns += clocks.perf_counter_ns() - began
         return done
 
     def _divided_in_place(self, bucket: GradBucket) -> list[Tensor]:

@@ -1,13 +1,15 @@
 """Samples per step: what the outermost trained module receives while gradients are recorded."""
 
 import gc
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from scalescope import clocks
+from scalescope.worker.attach.hook_guard import HookGuard
 
 _DEEPEST = 3  # levels below the outermost module that are watched for who is called first
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "OptimizedModule")
@@ -21,7 +23,8 @@ class ModelInputs:
     `forward_s` adds up the host's time in these calls.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, guard: HookGuard) -> None:
+        self.guard = guard
         self._hooks: list[Any] = []
         self._depth = 0
         self._began = 0.0
@@ -108,14 +111,15 @@ class ModelInputs:
         self._depth += 1
         if self._depth > 1:
             return
-        self._began = time.perf_counter()
+        self._began = clocks.perf_counter()
         if torch.is_grad_enabled():
-            self.shapes_of(module)[_shape(_first_tensor(args, kwargs))] += 1
+            with self.guard:
+                self.shapes_of(module)[_shape(_first_tensor(args, kwargs))] += 1
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
         self._depth = max(0, self._depth - 1)
         if self._depth == 0:
-            self.forward_s += time.perf_counter() - self._began
+            self.forward_s += clocks.perf_counter() - self._began
 
 
 class _CountedCall:
@@ -128,7 +132,7 @@ class _CountedCall:
         self._module = module
         self._compiled = module._compiled_call_impl
         inner = self._compiled or module._call_impl
-        now, is_training = time.perf_counter, torch.is_grad_enabled
+        now, is_training = clocks.perf_counter, torch.is_grad_enabled
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if inputs._depth:
@@ -136,13 +140,17 @@ class _CountedCall:
             inputs._depth = 1
             began = now()
             if is_training():
-                tensor = args[0] if args and type(args[0]) is Tensor else _first_tensor(args, kwargs)
-                inputs.shapes_of(module)[_shape(tensor)] += 1
+                count(args, kwargs)
             try:
                 return inner(*args, **kwargs)
             finally:
                 inputs._depth = 0
                 inputs.forward_s += now() - began
+
+        def count(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            with inputs.guard:
+                tensor = args[0] if args and type(args[0]) is Tensor else _first_tensor(args, kwargs)
+                inputs.shapes_of(module)[_shape(tensor)] += 1
 
         vars(module)["_compiled_call_impl"] = call
 

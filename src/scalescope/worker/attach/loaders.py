@@ -2,14 +2,15 @@
 
 import inspect
 import itertools
-import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import dataloader as _module
 
+from scalescope import clocks
 from scalescope.errors import BadInput
+from scalescope.worker.attach.hook_guard import HookGuard
 
 _PRELOADED = 8  # batches of a loader that are kept and handed out again and again
 _Key = Hashable | None
@@ -19,7 +20,8 @@ ARGUMENTS = ("num_workers", "pin_memory", "prefetch_factor")
 class ScriptLoaders:
     """Times every batch that a DataLoader hands out, and applies what a trial changes about loaders."""
 
-    def __init__(self, changes: Mapping[str, Any], *, preloads: bool) -> None:
+    def __init__(self, changes: Mapping[str, Any], guard: HookGuard, *, preloads: bool) -> None:
+        self._guard = guard
         self._changes = {name: value for name, value in changes.items() if value is not None}
         self._preloads = preloads
         self._undo: list[Callable[[], None]] = []
@@ -94,34 +96,38 @@ class ScriptLoaders:
         timed, original = iterator_class.__next__, self._original_next
         if original is None:
             return
-        now, wait, count = time.perf_counter, self._waits_s.append, self._lengths.append
+        now, wait, count = clocks.perf_counter, self._waits_s.append, self._lengths.append
+        guard = self._guard
 
         def quickly_timed(iterator: Any) -> Any:
             if iterator._dataset is not dataset:
                 return timed(iterator)
             began = now()
             batch = original(iterator)
-            wait(now() - began)
-            try:
-                count((batch if key is None else batch[key]).shape[0])
-            except (TypeError, LookupError, AttributeError):  # a batch of another kind
-                count(_length(batch))
+            with guard:
+                wait(now() - began)
+                try:
+                    count((batch if key is None else batch[key]).shape[0])
+                except (TypeError, LookupError, AttributeError):  # a batch of another kind
+                    count(_length(batch))
             return batch
 
         self._undo.append(_replaced(iterator_class, "__next__", quickly_timed))
 
     def _timed_next(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        now = time.perf_counter
+        now, guard = clocks.perf_counter, self._guard
 
         def timed(iterator: Any) -> Any:
             began = now()
             batch = original(iterator)
-            self.note(batch, now() - began, iterator._dataset)
-            self.workers = iterator._num_workers
+            with guard:
+                self.note(batch, now() - began, iterator._dataset)
+                self.workers = iterator._num_workers
             return batch
 
         def untimed(iterator: Any) -> Any:
-            self.workers = iterator._num_workers
+            with guard:
+                self.workers = iterator._num_workers
             return original(iterator)
 
         if self._preloads:

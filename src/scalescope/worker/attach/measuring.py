@@ -4,13 +4,13 @@ record."""
 import json
 import math
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
+from scalescope import clocks
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
@@ -85,7 +85,7 @@ class ScriptMeasuring:
         self._options = self._trial.options(Train)
         self._device = device
         self._script = script
-        self.ranks = ScriptRanks.current()
+        self.ranks = ScriptRanks.current(is_patient=not self._trial.keeps_running)
         self._check_ranks()
         in_range = self.ranks.rank < job.world_size == self.ranks.world_size
         heartbeats = Path(job.heartbeat_file)
@@ -110,7 +110,7 @@ class ScriptMeasuring:
         self._planned = 0
         self._profiled = 0  # of the warm-up, the last
         self._warmup_times_s: list[float] = []
-        self._checked_parent = time.monotonic()
+        self._checked_parent = clocks.monotonic()
         self._has_window = False
         self.is_over = False
         self.tick = self._looking
@@ -173,7 +173,8 @@ class ScriptMeasuring:
             return
         extra, steps = json.loads(self.ranks.agree("window", json.dumps(self._window(step_s))))
         self._planned = steps
-        self._profiled = profiled_count(self._trial, step_s, steps)
+        # A command that keeps running gets no hooks in its backward pass.
+        self._profiled = 0 if self._trial.keeps_running else profiled_count(self._trial, step_s, steps)
         extra = max(extra, self._profiled)
         self.position.plan(self.position.begun + extra + steps)
         self.position.enter(RankStage.STEADY, slowest_warmup_s=max(self._warmup_times_s))
@@ -232,12 +233,12 @@ class ScriptMeasuring:
         self._has_window = True
         self.tick = self._window_tick(self._clock)
         self._finish_counters = self._script.begin_window(self.tick)
-        self._began = time.monotonic()
+        self._began = clocks.monotonic()
         self._clock.start()
 
     def _window_tick(self, clock: Clock) -> Tick:
         """The shortest way through a step of the window; signs of life are published now and then."""
-        record, now = clock.record, time.perf_counter_ns
+        record, now = clock.record, clocks.perf_counter_ns
         every = max(1, int(_PUBLISH_S / max(typical_step_s(self._warmup_times_s), 1e-9)))
         before, ticks, pause = self.position.completed, 0, min(every, self._planned)
 
@@ -254,22 +255,16 @@ class ScriptMeasuring:
             self.position.begin_step(ticks - self._ticks)
             self._ticks = ticks
             if ticks == self._planned:
-                self._finish_window()
+                self.finish()
             pause = min(ticks + every, self._planned)
 
         return tick
-
-    def _finish_window(self) -> None:
-        try:
-            self.finish()
-        except Exception as error:  # ours, not the script's
-            self._script.fail(error)
 
     def finish(self) -> None:
         """Write the record of the window, which may have ended early with the script."""
         assert self._clock is not None
         self._clock.finish()
-        ended = time.monotonic()
+        ended = clocks.monotonic()
         for watch in reversed(self._watches):
             watch.end()
         times_s = self._clock.step_times_s()
@@ -350,6 +345,7 @@ class ScriptMeasuring:
         """Write why there is no measurement."""
         if not self.is_over:
             self.is_over = True
+            self.ranks.give_up()
             self._record.update(state="failed", error=describe_error(error))
             self._write()
 
@@ -360,7 +356,7 @@ class ScriptMeasuring:
 
     def _check_parent(self) -> None:
         """A script whose launcher was killed must not go on by itself."""
-        now = time.monotonic()
+        now = clocks.monotonic()
         if not self._job.parent or now - self._checked_parent < _ALIVE_S:
             return
         self._checked_parent = now

@@ -1,6 +1,5 @@
 """Events of optimizers: the end of each step of each of them, also where a scaler left one out."""
 
-import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +12,11 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
+from scalescope import clocks
+from scalescope.worker.attach.hook_guard import HookGuard
+
 OnStep = Callable[[Optimizer], None]
-_now = time.perf_counter
+_now = clocks.perf_counter
 
 
 class OptimizerEvents:
@@ -24,8 +26,9 @@ class OptimizerEvents:
     them.
     """
 
-    def __init__(self, on_step: OnStep) -> None:
+    def __init__(self, on_step: OnStep, guard: HookGuard) -> None:
         self._on_step = on_step
+        self._guard = guard
         self._outermost: Optimizer | None = None  # whose step is under way
         self._inner: set[int] = set()  # optimizers that others step
         self._is_settled = False
@@ -56,13 +59,15 @@ class OptimizerEvents:
         self._is_settled = True
         if end_of_step is not None:
             only, tick = end_of_step
+            guard = self._guard
 
             def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-                if optimizer is only:
-                    self.events += 1
-                    tick()
-                else:
-                    self._after(optimizer, args, kwargs)
+                with guard:
+                    if optimizer is only:
+                        self.events += 1
+                        tick()
+                    else:
+                        self._end_of(optimizer)
 
             _replace_while_called(self._after_hook, after_step)
 
@@ -90,6 +95,10 @@ class OptimizerEvents:
             self._began = _now()
 
     def _after(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        with self._guard:
+            self._end_of(optimizer)
+
+    def _end_of(self, optimizer: Optimizer) -> None:
         if self._is_settled:
             if id(optimizer) in self._inner:
                 return
@@ -112,7 +121,8 @@ class OptimizerEvents:
             returned = original(self, optimizer, *args, **kwargs)
             if events.events == before:
                 events.skipped += 1
-                events._on_step(optimizer)
+                with events._guard:
+                    events._on_step(optimizer)
             return returned
 
         scaler.step = step

@@ -6,13 +6,13 @@ input too where the warm-up showed that it changes from step to step.
 """
 
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from scalescope import clocks
 from scalescope.worker.attach.inputs import ModelInputs
 from scalescope.worker.attach.loaders import ScriptLoaders
 from scalescope.worker.attach.optimizers import OptimizerEvents
@@ -38,7 +38,7 @@ class BackwardTime:
 
     def install(self) -> None:
         original = torch.autograd.backward
-        now = time.perf_counter
+        now = clocks.perf_counter
 
         def backward(*args: Any, **kwargs: Any) -> None:
             if self._wrappers.has_hooks:

@@ -1,5 +1,6 @@
 """What each process of a command leaves about itself, so that the launcher can say what was missing."""
 
+import contextlib
 import json
 import os
 import sys
@@ -26,6 +27,7 @@ class ProcessFile:
             "rank": None,
             "world_size": None,
             "error": None,
+            "refused": None,
         }
 
     def update(self, **facts: Any) -> None:
@@ -33,12 +35,10 @@ class ProcessFile:
         self.write()
 
     def write(self) -> None:
-        """Write the file; a launch that is over has removed the folder."""
-        try:
+        """Write the file; a launch that is over has removed the folder, and a disk may be full."""
+        with contextlib.suppress(Exception):
             self._folder.mkdir(exist_ok=True)
             path = self._folder / f"{self._prefix}{os.getpid()}.json"
             temporary = path.with_suffix(".new")
             temporary.write_text(json.dumps({"pid": os.getpid(), **self._facts}), encoding="utf-8")
             temporary.replace(path)
-        except OSError:
-            pass

@@ -5,16 +5,20 @@ import datetime
 import multiprocessing
 import os
 import sys
-import time
 from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
 
+from scalescope import clocks
+
 _PREFIX = "scalescope"
 _LIMIT = datetime.timedelta(hours=1)  # the launcher's limits are shorter
 _LEAVING_LIMIT = datetime.timedelta(seconds=5)
 _AFTER_LAST_S = 0.1
+_GAVE_UP = f"{_PREFIX}/gave-up"
+_IMPATIENT_S = 30.0  # that a training which goes on may wait for its ranks
+_LOOK_S = 0.002
 
 
 @dataclass(frozen=True)
@@ -24,13 +28,14 @@ class ScriptRanks:
     rank: int
     world_size: int
     store: Any = None
+    is_patient: bool = True  # otherwise no rank waits for another that has given up
 
     @classmethod
-    def current(cls) -> "ScriptRanks":
+    def current(cls, *, is_patient: bool = True) -> "ScriptRanks":
         """The ranks of the process group; without one, those that the launcher's variables name."""
         if dist.is_available() and dist.is_initialized():
             store = dist.distributed_c10d._get_default_store()
-            return cls(dist.get_rank(), dist.get_world_size(), store)
+            return cls(dist.get_rank(), dist.get_world_size(), store, is_patient)
         with contextlib.suppress(KeyError, ValueError):
             return cls(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
         return cls(0, 1)
@@ -47,7 +52,7 @@ class ScriptRanks:
         if self.rank == 0:
             self.store.set(key, text)
             return text
-        self.store.wait([key], _LIMIT)
+        self._wait([key], _LIMIT)
         return str(self.store.get(key).decode())
 
     def meet(self, name: str, limit: datetime.timedelta = _LIMIT) -> None:
@@ -55,7 +60,22 @@ class ScriptRanks:
         if self.world_size == 1:
             return
         self.store.set(f"{_PREFIX}/{name}/{self.rank}", "here")
-        self.store.wait([f"{_PREFIX}/{name}/{rank}" for rank in range(self.world_size)], limit)
+        self._wait([f"{_PREFIX}/{name}/{rank}" for rank in range(self.world_size)], limit)
+
+    def give_up(self) -> None:
+        """Let no other rank wait for this one."""
+        if self.world_size > 1 and not self.is_patient:
+            self.store.set(_GAVE_UP, str(self.rank))
+
+    def _wait(self, keys: list[str], limit: datetime.timedelta) -> None:
+        if self.is_patient:
+            self.store.wait(keys, limit)
+            return
+        deadline = clocks.monotonic() + _IMPATIENT_S
+        while not self.store.check(keys):
+            if self.store.check([_GAVE_UP]) or clocks.monotonic() > deadline:
+                raise TimeoutError("another rank could not be measured")
+            clocks.sleep(_LOOK_S)
 
     def leave(self, code: int) -> None:
         """End this process; the one that may host the store ends last."""
@@ -67,7 +87,7 @@ class ScriptRanks:
             elif self.world_size > 1:
                 others = [f"{_PREFIX}/left/{rank}" for rank in range(1, self.world_size)]
                 self.store.wait(others, _LEAVING_LIMIT)
-                time.sleep(_AFTER_LAST_S)
+                clocks.sleep(_AFTER_LAST_S)
         for child in multiprocessing.active_children():
             child.terminate()
         for stream in (sys.stdout, sys.stderr):

@@ -1,11 +1,13 @@
 """A session: everything that scalescope does inside one process of a training command."""
 
 import atexit
+import contextlib
 import importlib
 import os
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +17,10 @@ from scalescope import steps
 from scalescope.errors import BadInput
 from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.attach_job import OBSERVED, REMAINING, SUPPRESSED, AttachJob
+from scalescope.private_view import changed_files
+from scalescope.results.ranks.attach_job import OBSERVED, REMAINING, SUPPRESSED, WRITTEN, AttachJob
 from scalescope.results.traces.events import OPTIMIZER
+from scalescope.worker.attach.hook_guard import HookGuard
 from scalescope.worker.attach.imports import after_import, forget_imports
 from scalescope.worker.attach.inputs import ModelInputs
 from scalescope.worker.attach.levers import ScriptLevers
@@ -28,8 +32,8 @@ from scalescope.worker.attach.periods import MOST_EVENTS, StepEnds
 from scalescope.worker.attach.process_file import ProcessFile
 from scalescope.worker.attach.recording.phases import StepPhases
 from scalescope.worker.attach.recording.script_profile import ScriptProfile
+from scalescope.worker.attach.trackers import Trackers
 from scalescope.worker.attach.wrappers import Wrappers, kind_of
-from scalescope.worker.attach.writes import Writes
 from scalescope.worker.rank_profile.stored_profile import StoredProfile
 from scalescope.worker.training.ranges import ranges_on
 
@@ -48,14 +52,17 @@ class Session:
         self._trial = trial
         settings = job.settings
         self._keeps_running = trial.keeps_running
-        self._optimizers = OptimizerEvents(self._on_optimizer_step)
-        self._inputs = ModelInputs()
+        self._guard = HookGuard(self.fail)
+        self._optimizers = OptimizerEvents(self._on_optimizer_step, self._guard)
+        self._inputs = ModelInputs(self._guard)
         self._loaders = ScriptLoaders(
-            {name: settings.get(name) for name in ARGUMENTS}, preloads=has_ablation(trial, PRELOADED)
+            {name: settings.get(name) for name in ARGUMENTS},
+            self._guard,
+            preloads=has_ablation(trial, PRELOADED),
         )
-        self._wrappers = Wrappers(settings, silent=has_ablation(trial, NO_COMM))
+        self._wrappers = Wrappers(settings, self._guard, silent=has_ablation(trial, NO_COMM))
         self._levers = ScriptLevers(settings)
-        self._writes = None if self._keeps_running or trial.is_on("allow_writes") else Writes()
+        self._trackers = Trackers() if trial.has_private_view else None
         self._ends = StepEnds()
         self._marks = 0  # steps that the script marked by itself
         self._has_marks = bool(settings.get("step_at"))
@@ -74,8 +81,8 @@ class Session:
         self._loaders.install()
         self._wrappers.install()
         self._levers.install()
-        if self._writes is not None:
-            self._writes.install()
+        if self._trackers is not None:
+            self._trackers.install()
         self._backward.install()
         steps.listen(self._on_mark)
         if self._trial.settings.get("step_at"):
@@ -87,22 +94,21 @@ class Session:
     def remove(self) -> None:
         """Leave the script alone from now on."""
         self._is_off = True
-        self._end_profile()  # before what it stands upon
-        for part in (
+        parts = (
             self._optimizers,
             self._inputs,
             self._loaders,
             self._wrappers,
             self._levers,
             self._backward,
-            self._writes,
-        ):
-            if part is not None:
-                part.remove()
-        for undo in self._undo:
-            undo()
+            self._trackers,
+        )
+        # The profile comes first, before what it stands upon.
+        removals = (self._end_profile, *(part.remove for part in parts if part is not None), *self._undo)
+        for remove in (*removals, forget_imports):
+            with contextlib.suppress(Exception):  # what cannot be removed must not keep the rest
+                remove()
         self._undo.clear()
-        forget_imports()
 
     # Events of the script.
 
@@ -146,13 +152,11 @@ class Session:
 
     def _tick(self) -> None:
         """A step of the script has ended."""
-        try:
+        with self._guard:
             if self._wrappers.has_hooks:
                 self._wrappers.after_step()
             measuring = self._measuring or self._begin()
             measuring.tick()
-        except Exception as error:  # ours, not the script's
-            self.fail(error)
 
     def _begin(self) -> ScriptMeasuring:
         self._measuring = ScriptMeasuring(self._job, self._device(), self)
@@ -234,6 +238,7 @@ class Session:
                 **self._observed(self._optimizers.skipped - skipped),
                 **self._wrappers.counters(),
                 **self._suppressed(),
+                **self._written(),
                 "tables": self._tables(steps),
             }
 
@@ -304,8 +309,16 @@ class Session:
         return "scalescope.step()" if self._marks else "optimizer steps"
 
     def _suppressed(self) -> dict[str, int]:
-        calls = {} if self._writes is None else self._writes.calls
+        calls = {} if self._trackers is None else self._trackers.calls
         return {f"{SUPPRESSED}{name}": count for name, count in calls.items()}
+
+    def _written(self) -> dict[str, int]:
+        """What was written to the private view so far, by all ranks that share it; the first one counts."""
+        rank = 0 if self._measuring is None else self._measuring.ranks.rank
+        if self._job.view is None or rank != 0:
+            return {}
+        sizes = [os.lstat(file).st_size for _, file in changed_files(Path(self._job.view["folder"]))]
+        return {f"{WRITTEN}files": len(sizes), f"{WRITTEN}bytes": sum(sizes)}
 
     def _tables(self, steps: int) -> dict[str, Any]:
         if not has_ablation(self._trial, NO_COMM):
@@ -350,9 +363,10 @@ class Session:
         original = sys.excepthook
 
         def note(kind: Any, error: BaseException, trace: Any) -> None:
-            if self._measuring is not None:
-                self._measuring.fail(error)
-            self._process.update(error=f"{kind.__name__}: {error}"[:500], steps=self._optimizers.events)
+            with contextlib.suppress(Exception):
+                self._process.update(error=f"{kind.__name__}: {error}"[:500], steps=self._optimizers.events)
+                if self._measuring is not None:
+                    self._measuring.fail(error)
             original(kind, error, trace)
 
         sys.excepthook = note
@@ -372,20 +386,27 @@ class Session:
     def fail(self, error: Exception) -> None:
         """Give up measuring; nothing that follows would mean anything."""
         if self._measuring is not None:
-            self._measuring.fail(error)
+            with contextlib.suppress(Exception):  # its record may be what cannot be written
+                self._measuring.fail(error)
         self._refuse(error)
 
     def _refuse(self, error: Exception) -> None:
         self._process.update(error=str(error), steps=self._optimizers.events)
         self.remove()
-        if not self._keeps_running:
-            if not isinstance(error, BadInput):
+        with contextlib.suppress(Exception):
+            if not self._keeps_running and not isinstance(error, BadInput):
                 traceback.print_exception(error)
-            print(f"scalescope: {error}", file=sys.stderr, flush=True)
+            goes_on = "; the training goes on without being measured" if self._keeps_running else ""
+            print(f"scalescope: {error}{goes_on}", file=sys.stderr, flush=True)
+        if not self._keeps_running:
             os._exit(1)
 
     def _at_exit(self) -> None:
         """The script has ended by itself."""
+        with self._guard:
+            self._finish_at_exit()
+
+    def _finish_at_exit(self) -> None:
         if self._is_off:
             return
         measuring = self._measuring

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from scalescope import clocks  # noqa: F401 - taken before the script can replace them
 from scalescope.parent_death import die_with_parent
 from scalescope.results.ranks.attach_job import JOB_VARIABLE, AttachJob
 from scalescope.worker.attach.imports import after_import, apart_from_script
@@ -22,11 +23,19 @@ def begin(job_file: str | None = None) -> None:
     job = AttachJob.from_text(Path(path).read_text(encoding="utf-8"))
     process = ProcessFile(job)
     process.write()
+    _see_private_view(job, process)
     rank = rank_from_environment()
     if rank is not None and not job.settings.get("keep_running"):
         _prepare_rank(job, rank)
 
     def attach() -> None:
+        """Runs inside the script's import of torch, where an error of ours must not appear."""
+        try:
+            _attach()
+        except Exception as error:
+            process.update(error=f"{type(error).__name__}: {error}")
+
+    def _attach() -> None:
         with apart_from_script():
             if not job.settings.get("keep_running"):
                 use_directory(Path(job.directory) / "tmp")
@@ -39,6 +48,28 @@ def begin(job_file: str | None = None) -> None:
         attach()
     else:
         after_import("torch", attach)
+
+
+def _see_private_view(job: AttachJob, process: ProcessFile) -> None:
+    """Let what the script writes go to copies, where its processes have no file system of their own."""
+    if job.view is None:
+        return
+    from scalescope.private_view import OVERLAY, View, forbid_writing
+    from scalescope.worker.attach.redirection import Redirection, rename_folders_by_copying
+
+    view = View(**job.view)
+    if view.kind == OVERLAY:
+        rename_folders_by_copying()
+        return
+    if job.forbids_writing and view.is_enforced:
+        forbid_writing(view.writable)
+
+    def refuse(reason: str) -> None:
+        process.update(refused=reason)
+        print(f"scalescope: {reason}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    Redirection(view, refuse).install()
 
 
 def rank_from_environment() -> int | None:

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from scalescope.errors import BadInput
 from scalescope.worker.ablations.local_gradients import LocalGradients
 from scalescope.worker.ablations.local_shards import keep_shards_local
+from scalescope.worker.attach.hook_guard import HookGuard
 
 DDP_ARGUMENTS = ("bucket_cap_mb", "broadcast_buffers", "static_graph", "gradient_as_bucket_view")
 _HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -36,7 +37,8 @@ _COLLECTIVES = (
 class Wrappers:
     """Observes and changes what spreads the script's model over ranks."""
 
-    def __init__(self, settings: Mapping[str, Any], *, silent: bool) -> None:
+    def __init__(self, settings: Mapping[str, Any], guard: HookGuard, *, silent: bool) -> None:
+        self._guard = guard
         self._arguments = {name: settings[name] for name in DDP_ARGUMENTS if settings.get(name) is not None}
         self._comm_hook = str(settings.get("comm_hook") or "none")
         self._silent = silent
@@ -62,7 +64,8 @@ class Wrappers:
                 if wrappers._arguments:
                     warnings.simplefilter("ignore", FutureWarning)
                 original(*given.args, **given.kwargs)
-            wrappers._wrapped(self)
+            with wrappers._guard:
+                wrappers._wrapped(self)
 
         DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
         self._undo.append(lambda: setattr(DistributedDataParallel, "__init__", original))

@@ -3,13 +3,13 @@
 import contextlib
 import dataclasses
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from scalescope import clocks
 from scalescope.catalog.benchmarks.train import AUTO, Train, warmup_of
 from scalescope.errors import BadInput
 from scalescope.experiment.ablations import NO_COMM, has_ablation
@@ -150,7 +150,7 @@ def _delayed(step: Step, delay_ms: float) -> Step:
 
     def clear() -> None:
         step.clear()
-        time.sleep(delay_ms / 1e3)
+        clocks.sleep(delay_ms / 1e3)
 
     return dataclasses.replace(step, clear=clear)
 
@@ -254,7 +254,7 @@ def _train(
         batch_losses=warmup.steps.batch_losses, warmup_losses=_losses_before_window(warmup, measurements)
     )
     times: list[float] = []
-    began = time.monotonic()
+    began = clocks.monotonic()
     for count in steps_left:
         if count:
             step_times, window = activity.steps(run.steps, count)
@@ -263,7 +263,7 @@ def _train(
         if evaluation is not None:
             evaluation.run(run.position, measurements)
             group.barrier()
-    measurements.counters |= dict(zip(WINDOW, (began, time.monotonic()), strict=True))
+    measurements.counters |= dict(zip(WINDOW, (began, clocks.monotonic()), strict=True))
     _record_clock(measurements, "after", run.device)
     measurements.counters |= {"measured_samples": measured.samples, "measured_steps": len(times)}
     measurements.counters |= {f"host/{part}_s": s / len(times) for part, s in measured.host_s.items()}

@@ -6,7 +6,6 @@ of its own, without locks. The data set itself is never wrapped, and the batches
 
 import mmap
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from torch.utils.data import get_worker_info
 from torch.utils.data._utils import fetch as fetching
 
+from scalescope import clocks
 from scalescope.cores import usable_cores
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 its size is read, nothing is written
@@ -64,9 +64,9 @@ class LoaderWatch:
         """`collate` under the clock of the process that calls it."""
 
         def collated(samples: list[Any]) -> Any:
-            began = time.perf_counter()
+            began = clocks.perf_counter()
             batch = collate(samples)
-            self._add(_COLLATED, time.perf_counter() - began)
+            self._add(_COLLATED, clocks.perf_counter() - began)
             return batch
 
         return collated
@@ -113,9 +113,9 @@ class LoaderWatch:
 
     def _timed_fetch(self, fetch: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         def fetched(fetcher: Any, index: Any) -> Any:
-            began, cpu_began = time.perf_counter(), time.thread_time()
+            began, cpu_began = clocks.perf_counter(), clocks.thread_time()
             batch = fetch(fetcher, index)
-            self.add_batch(time.perf_counter() - began, time.thread_time() - cpu_began)
+            self.add_batch(clocks.perf_counter() - began, clocks.thread_time() - cpu_began)
             return batch
 
         return fetched

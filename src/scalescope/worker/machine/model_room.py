@@ -9,7 +9,6 @@ import contextlib
 import os
 import select
 import signal
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from scalescope import clocks
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.parent_death import die_with_parent
@@ -77,10 +77,10 @@ def size_on_meta(build: Callable[[], Any], limit_s: float = _LONGEST_LOOK_S) -> 
         _report_size(build, writing)
     os.close(writing)
     size = 0
-    deadline = time.monotonic() + limit_s
+    deadline = clocks.monotonic() + limit_s
     try:
         with os.fdopen(reading, "rb", buffering=0) as sizes:
-            while select.select([sizes], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            while select.select([sizes], [], [], max(0.0, deadline - clocks.monotonic()))[0]:
                 received = sizes.read(8 * 1024)
                 if not received:
                     break

@@ -4,12 +4,13 @@ The device is synchronised only at the edges of the window. Inside it a GPU rank
 so measuring neither stops the queue nor waits for it.
 """
 
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Protocol
 
 import torch
+
+from scalescope import clocks
 
 
 class Clock(Protocol):
@@ -23,7 +24,7 @@ class Clock(Protocol):
 
     @property
     def record(self) -> Callable[[int], object]:
-        """The shortest way to mark the end of a step, given `time.perf_counter_ns()`."""
+        """The shortest way to mark the end of a step, given `clocks.perf_counter_ns()`."""
         ...
 
     def finished(self) -> int:
@@ -45,10 +46,10 @@ class CpuClock:
         self.record = self._ticks.append
 
     def start(self) -> None:
-        self.record(time.perf_counter_ns())
+        self.record(clocks.perf_counter_ns())
 
     def tick(self) -> int:
-        self.record(time.perf_counter_ns())
+        self.record(clocks.perf_counter_ns())
         return len(self._ticks) - 1
 
     def finished(self) -> int:

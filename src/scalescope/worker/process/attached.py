@@ -11,10 +11,10 @@ import json
 import os
 import signal
 import sys
-import time
 import traceback
 from typing import Any, TextIO
 
+from scalescope import clocks
 from scalescope.cores import cores_near, own_cores, share_near, share_of
 from scalescope.errors import BadInput, ScalescopeError, TimedOut
 from scalescope.parent_death import die_with_parent
@@ -251,11 +251,11 @@ def _gather(request: dict[str, Any], rendezvous: Rendezvous, number: int) -> lis
         answer = answer or (None if index in answers else rendezvous.get(stall_key(number, ranks[index])))
         if answer is not None:
             answers[index] = json.loads(answer)
-            deadline = min(deadline, time.monotonic() + _remaining_limit_s(request, answers[index]))
-        if len(answers) == len(ranks) or time.monotonic() > deadline:
+            deadline = min(deadline, clocks.monotonic() + _remaining_limit_s(request, answers[index]))
+        if len(answers) == len(ranks) or clocks.monotonic() > deadline:
             break
         if index == len(ranks) - 1:
-            time.sleep(0.02)
+            clocks.sleep(0.02)
     return [answers.get(index) or _lost(index) for index in range(len(ranks))]
 
 

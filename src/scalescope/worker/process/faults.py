@@ -10,9 +10,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from scalescope import clocks
 
 _FORM = re.compile(r"([a-z-]+)(?::(\d+))?@(\d+|all):(\d+)")
 _FOREVER_S = 3600.0
@@ -38,14 +39,14 @@ class Fault:
         """Called before every step; acts at the chosen step, or from it on for slow, jitter and hiccup."""
         if self.kind in _EVERY_STEP:
             if step >= self.step:
-                time.sleep(_EVERY_STEP[self.kind](self.argument / 1e3, step))
+                clocks.sleep(_EVERY_STEP[self.kind](self.argument / 1e3, step))
         elif step == self.step and self.kind in _AT_STEP:
             _AT_STEP[self.kind](self.argument)
 
     def at_stage(self, stage: str) -> None:
         """Called when a stage begins: `init`, `teardown` or `exit`."""
         if self.kind == f"{stage}-hang":
-            time.sleep(_FOREVER_S)
+            clocks.sleep(_FOREVER_S)
 
     def corrupts(self, what: str) -> bool:
         """Whether this fault corrupts the loss (`nan`) or the parameters (`diverge`)."""
@@ -73,11 +74,11 @@ def _raise(_: int) -> None:
 
 def _ignore_sigterm(_: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    time.sleep(_FOREVER_S)
+    clocks.sleep(_FOREVER_S)
 
 
 def _leave_grandchild(_: int) -> None:
-    sleeper = "import time; time.sleep(3600)"
+    sleeper = "import time; clocks.sleep(3600)"
     child = subprocess.Popen([sys.executable, "-S", "-c", sleeper])
     print(f"grandchild {child.pid}", flush=True)
     raise RuntimeError("injected fault with a grandchild")
@@ -95,7 +96,7 @@ def _kill(number: int) -> Callable[[int], None]:
 def _stop(_: int) -> None:
     """Stop this rank here: another thread may take the signal first, while this one goes on for a moment."""
     os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(1.0)
+    clocks.sleep(1.0)
 
 
 _AT_STEP: dict[str, Callable[[int], None]] = {
@@ -105,8 +106,8 @@ _AT_STEP: dict[str, Callable[[int], None]] = {
     "segv": _kill(signal.SIGSEGV),
     "abort": _kill(signal.SIGABRT),
     "stop": _stop,
-    "deadlock": lambda _: time.sleep(_FOREVER_S),
-    "stall": lambda seconds: time.sleep(seconds or 5),
+    "deadlock": lambda _: clocks.sleep(_FOREVER_S),
+    "stall": lambda seconds: clocks.sleep(seconds or 5),
     "ignore-term": _ignore_sigterm,
     "grandchild": _leave_grandchild,
     "print": _print_much,

@@ -5,11 +5,11 @@ import importlib
 import json
 import os
 import socket
-import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scalescope import clocks
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.files import write_atomically
@@ -160,8 +160,8 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         "message": printable(_first_statement(text))[:_LONGEST_MESSAGE],
         "out_of_memory": is_out_of_memory(error),
         "bad_input": isinstance(error, BadInput),
-        "at_monotonic_s": time.monotonic(),
-        "at_wall_s": time.time(),
+        "at_monotonic_s": clocks.monotonic(),
+        "at_wall_s": clocks.time(),
     }
 
 

@@ -4,9 +4,9 @@ import datetime
 import json
 import os
 import socket
-import time
 from typing import Any
 
+from scalescope import clocks
 from scalescope.errors import CannotRun, TimedOut
 from scalescope.results.ranks.rank_job import STORE_ADDRESS_VARIABLE, STORE_FILE_VARIABLE
 
@@ -25,11 +25,11 @@ class Rendezvous:
         """Connect within the limit; `of_watch` is a second connection, which does not wait for the first."""
         self.rank, self.world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self._limit_s = limit_s
-        self._deadline = time.monotonic() + limit_s
+        self._deadline = clocks.monotonic() + limit_s
         path = os.environ.get(STORE_FILE_VARIABLE)
         if path is None:
             self.store = self._tcp_store(serves=self._is_server and not of_watch)
-            self._deadline = time.monotonic() + limit_s  # from now on: loading torch may take as long
+            self._deadline = clocks.monotonic() + limit_s  # from now on: loading torch may take as long
         else:
             import torch.distributed as dist
 
@@ -76,12 +76,12 @@ class Rendezvous:
             except OSError as error:
                 if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:
                     raise CannotRun(f"MASTER_ADDR {host}: there is no host of that name") from None
-                if time.monotonic() > self._deadline:
+                if clocks.monotonic() > self._deadline:
                     raise TimedOut(
                         f"rank 0 did not listen at {host}:{port} within {self._limit_s:g} s "
                         f"({error.strerror or error}); check that it runs, MASTER_ADDR and MASTER_PORT"
                     ) from None
-            time.sleep(_LONGEST_SLEEP_S)
+            clocks.sleep(_LONGEST_SLEEP_S)
 
     def meet(self) -> list[int]:
         """Wait for all ranks; returns those that did not come within the limit, the same on every rank."""
@@ -110,9 +110,9 @@ class Rendezvous:
         names = [f"scalescope/joined/{rank}" for rank in range(self.world_size)]
         sleep_s = 0.005
         while not self.store.check(names):
-            if time.monotonic() > self._deadline:
+            if clocks.monotonic() > self._deadline:
                 return [rank for rank, name in enumerate(names) if not self.store.check([name])]
-            time.sleep(sleep_s)
+            clocks.sleep(sleep_s)
             sleep_s = min(_LONGEST_SLEEP_S, 1.3 * sleep_s)
         return []
 
@@ -130,11 +130,11 @@ class Rendezvous:
 
         This polls, because the store's own wait prints warnings after a minute.
         """
-        deadline, sleep_s = time.monotonic() + limit_s, 0.005
+        deadline, sleep_s = clocks.monotonic() + limit_s, 0.005
         while (value := self.get(key)) is None:
-            if time.monotonic() > deadline:
+            if clocks.monotonic() > deadline:
                 raise TimeoutError(f"{key} was not published within {limit_s:g} s")
-            time.sleep(sleep_s)
+            clocks.sleep(sleep_s)
             sleep_s = min(_LONGEST_SLEEP_S, 1.3 * sleep_s)
         return value
 

@@ -1,9 +1,10 @@
 """Moments: points in time of the host, or of the work queued on a GPU, read once all of them have passed."""
 
-import time
 from typing import Any, Protocol
 
 import torch
+
+from scalescope import clocks
 
 _CYCLES_PER_S = 2e9  # about; a GPU with a slower clock pauses longer
 
@@ -32,7 +33,7 @@ class HostMoments:
     """The host's clock."""
 
     def mark(self) -> float:
-        return time.perf_counter()
+        return clocks.perf_counter()
 
     def begin_step(self) -> float:
         return self.mark()

@@ -1,11 +1,12 @@
 """How long the host spends on given lines of code, in steps that are not timed otherwise."""
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
+
+from scalescope import clocks
 
 Line = tuple[str, int]  # a file and the number of a line
 
@@ -48,13 +49,13 @@ class LineTimes:
     def _step(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "exception":
             return self._step
-        now = time.perf_counter()
+        now = clocks.perf_counter()
         line, began = self._begun.pop(frame, (None, now))
         if line is not None:
             self.times_s[line] += now - began
         entered = (frame.f_code.co_filename, frame.f_lineno)
         if event == "line" and entered in self.times_s:
-            self._begun[frame] = (entered, time.perf_counter())
+            self._begun[frame] = (entered, clocks.perf_counter())
         return self._step
 
 

@@ -1,12 +1,12 @@
 """Evaluation: the model's accuracy after an epoch, on training and validation samples."""
 
 import math
-import time
 from typing import Any
 
 import torch
 from torch.utils.data import Subset
 
+from scalescope import clocks
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.heartbeat import Phase
 from scalescope.worker.process.group import Group
@@ -37,13 +37,13 @@ class Evaluation:
 
     def run(self, position: Position, measurements: Measurements) -> None:
         """Record both accuracies and the time they took."""
-        started = time.perf_counter()
+        started = clocks.perf_counter()
         self._workload.model.eval()
         with torch.no_grad():
             for name, samples in self._parts.items():
                 measurements.samples.setdefault(name, []).append(self._accuracy(samples, position))
         self._workload.model.train()
-        measurements.samples.setdefault("evaluation_time_s", []).append(time.perf_counter() - started)
+        measurements.samples.setdefault("evaluation_time_s", []).append(clocks.perf_counter() - started)
 
     def _accuracy(self, samples: Any, position: Position) -> float:
         """Each rank evaluates its share, in equally many passes: a sharded model needs all ranks in each."""

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from scalescope import clocks
 from scalescope.catalog.levers.copying import Copying
 from scalescope.catalog.levers.input import Input
 from scalescope.errors import BadInput
@@ -231,19 +231,19 @@ def _copied(
 
 def _timed_loader(batches: Iterator[Batch], times: InputTimes) -> Iterator[Batch]:
     while True:
-        began, cpu_began = time.perf_counter(), time.thread_time()
+        began, cpu_began = clocks.perf_counter(), clocks.thread_time()
         batch = next(batches, None)
         if batch is None:
             return
-        times.add(batch, time.perf_counter() - began, time.thread_time() - cpu_began)
+        times.add(batch, clocks.perf_counter() - began, clocks.thread_time() - cpu_began)
         yield batch
 
 
 def _timed_copy(copy: Callable[[Batch], Batch], batch: Batch, times: InputTimes) -> Batch:
     """Copy a batch and add the time that the host spent on it."""
-    began = time.perf_counter()
+    began = clocks.perf_counter()
     copied = copy(batch)
-    times.copy_s += time.perf_counter() - began
+    times.copy_s += clocks.perf_counter() - began
     return copied
 
 

@@ -3,7 +3,6 @@
 Many ranks can then share few cores: sleeping costs no core, and the communication is real.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
+from scalescope import clocks
 from scalescope.results.traces.events import COMPUTE
 
 
@@ -43,7 +43,7 @@ class PacedModel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """A loss of 1, after the time of the forward pass."""
-        began = time.perf_counter()
+        began = clocks.perf_counter()
         parameters = [self.body.get_parameter(name) for name in self._order]
         signal = torch.ones((), device=parameters[0].device)
         for index, parameter in enumerate(parameters):
@@ -61,7 +61,7 @@ class PacedModel(nn.Module):
     def note_use(self, index: int) -> None:
         """The last parameter's gradient comes first: the backward pass begins."""
         if index == len(self._order) - 1:
-            self._backward_began = time.perf_counter()
+            self._backward_began = clocks.perf_counter()
 
 
 class _Use(torch.autograd.Function):
@@ -92,9 +92,9 @@ class SleepingOptimizer(torch.optim.Optimizer):
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         with record_function(COMPUTE):
-            _sleep_until(time.perf_counter() + self._duration_s)
+            _sleep_until(clocks.perf_counter() + self._duration_s)
 
 
 def _sleep_until(moment: float) -> None:
     """Sleep to a moment, so that delays of single sleeps do not add up."""
-    time.sleep(max(0.0, moment - time.perf_counter()))
+    clocks.sleep(max(0.0, moment - clocks.perf_counter()))

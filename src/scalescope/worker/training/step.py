@@ -1,7 +1,6 @@
 """Step: one optimizer step, split into parts that strategies and levers can replace."""
 
 import inspect
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from scalescope import clocks
 from scalescope.errors import BadInput
 from scalescope.results.ranks.heartbeat import Phase
 from scalescope.worker.machine.timing import Clock
@@ -222,7 +222,7 @@ def run_steps(
     """Run `count` steps under the clock; `parts_of` gives the number of batches of a step by its number."""
     is_whole = step.is_whole
     window = StepWindow(host_s=dict.fromkeys(_WHOLE_PARTS if is_whole else HOST_PARTS, 0.0))
-    before, host_s, now = position.completed, window.host_s, time.perf_counter
+    before, host_s, now = position.completed, window.host_s, clocks.perf_counter
     clock.start()
     for _ in range(count):
         position.begin_step()
@@ -261,7 +261,7 @@ def run_steps(
     while (finished := clock.finished()) < count - 1:  # a GPU may be far behind, which is not a hang
         position.completed = before + finished
         position.mark(Phase.OPTIMIZER)
-        time.sleep(_POLL_S)
+        clocks.sleep(_POLL_S)
     clock.finish()
     position.completed = before + count
     return window

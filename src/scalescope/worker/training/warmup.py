@@ -5,12 +5,12 @@ collective that no other rank joins.
 """
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from scalescope import clocks
 from scalescope.worker.machine.gpu_state import sm_clock_hz, temperature_c
 from scalescope.worker.process.group import Group
 from scalescope.worker.training.step import StepWindow
@@ -75,7 +75,7 @@ def soak(
     step_s = group.largest(step_s, device)
     chunk_s = min(_CHUNK_S, most_s / (2 * _LEAST_CHUNKS))
     count = max(_LEAST_CHUNK_STEPS, min(math.ceil(chunk_s / max(step_s, 1e-9)), _MOST_EXTRA_STEPS))
-    began = time.monotonic()
+    began = clocks.monotonic()
     readings: list[GpuReading] = []
     reached, elapsed_s = False, 0.0
     while not reached and elapsed_s + count * step_s <= most_s:
@@ -87,7 +87,7 @@ def soak(
         )
         readings.append(reading)
         reached = group.largest(float(not is_steady(readings)), device) == 0.0
-        elapsed_s = group.largest(time.monotonic() - began, device)
+        elapsed_s = group.largest(clocks.monotonic() - began, device)
         step_s = elapsed_s / (count * len(readings))
     return {"soak_s": elapsed_s, "soak_reached": int(reached)}
 

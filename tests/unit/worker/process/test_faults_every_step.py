@@ -10,7 +10,7 @@ from scalescope.worker.process.faults import fault_of
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What was slept, without sleeping."""
     times: list[float] = []
-    monkeypatch.setattr(faults.time, "sleep", times.append)
+    monkeypatch.setattr(faults.clocks, "sleep", times.append)
     return times
 
 

@@ -38,7 +38,7 @@ CALL, RETURN, RAISE = line_of(waiting, 3), line_of(quick, 1), line_of(failing, 1
 def readings(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that advances by 1 at every reading."""
     counter = itertools.count()
-    monkeypatch.setattr(line_times.time, "perf_counter", lambda: float(next(counter)))
+    monkeypatch.setattr(line_times.clocks, "perf_counter", lambda: float(next(counter)))
 
 
 @pytest.fixture(autouse=True)

@@ -135,8 +135,8 @@ class _FakeTime:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(pacing.time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(pacing.time, "sleep", self._sleep)
+        monkeypatch.setattr(pacing.clocks, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(pacing.clocks, "sleep", self._sleep)
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds

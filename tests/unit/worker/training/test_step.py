@@ -129,7 +129,7 @@ def test_every_sample_is_counted_and_a_step_has_one_loss() -> None:
 def test_the_host_s_time_in_each_part_lies_within_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a clock that advances by 1 at every reading: two batches and an update per step."""
     readings = itertools.count()
-    monkeypatch.setattr(step_module.time, "perf_counter", lambda: float(next(readings)))
+    monkeypatch.setattr(step_module.clocks, "perf_counter", lambda: float(next(readings)))
     done = _run(_Recorded(2).step, _batches(1, 1, 1, 1, 1, 1), 3)
     window_s = float(next(readings))
     assert done.host_s == {"input": 6.0, "forward": 6.0, "backward": 6.0, "optimizer": 3.0}

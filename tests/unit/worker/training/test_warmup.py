@@ -72,7 +72,7 @@ def _soaked(
     monkeypatch: pytest.MonkeyPatch, step_s: Callable[[int], float], most_s: float
 ) -> dict[str, object]:
     steps = Stepper(step_s)
-    monkeypatch.setattr(warming.time, "monotonic", lambda: steps.now)
+    monkeypatch.setattr(warming.clocks, "monotonic", lambda: steps.now)
     return dict(soak(step_s(0), steps, _group(), CPU, most_s))
 
 
@@ -93,7 +93,7 @@ def test_soaking_goes_on_while_steps_become_slower(monkeypatch: pytest.MonkeyPat
 
 def test_soaking_lasts_until_all_ranks_are_steady(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = Stepper(lambda number: 0.01)
-    monkeypatch.setattr(warming.time, "monotonic", lambda: steps.now)
+    monkeypatch.setattr(warming.clocks, "monotonic", lambda: steps.now)
     group = mock.Mock(spec=Group)
     group.largest = lambda value, device: max(value, 1.0) if value in (0.0, 1.0) else value
     assert soak(0.01, steps, group, CPU, 60.0)["soak_reached"] == 0

@@ -13,6 +13,14 @@ from scalescope.launch.loopback import LOOPBACK
 from scalescope.results.ranks.attach_job import JOB_VARIABLE
 from scalescope.secret_variables import with_values
 
+# What trackers read to stay offline.
+_OFFLINE = {
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "CLEARML_OFFLINE_MODE": "1",
+    "NEPTUNE_MODE": "debug",
+}
+
 
 def command_environment(
     trial: Trial,
@@ -34,6 +42,8 @@ def command_environment(
         environment |= without_perf_maps(inherited)
         environment["OMP_NUM_THREADS"] = str(trial.threads_per_rank)
         environment |= _common(ranks)
+    if trial.has_private_view:
+        environment |= _OFFLINE
     environment |= with_values(trial.env)
     path = (str(hook), environment.get("PYTHONPATH"))
     environment["PYTHONPATH"] = os.pathsep.join(folder for folder in path if folder)

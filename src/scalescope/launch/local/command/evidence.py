@@ -1,6 +1,7 @@
 """What the processes of a training command left behind about themselves, and what that means."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from scalescope.experiment.command_line import takes_world_size
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.launch.local.command.crash_line import crash_line
+from scalescope.launch.local.command.views import CHOICES
 from scalescope.launch.local.rank_watch import signal_name
 from scalescope.launch.memory_kills import OUT_OF_MEMORY, MemoryKills
 from scalescope.quantities import counted
@@ -18,6 +20,7 @@ from scalescope.results.ranks.attach_job import PROCESSES
 from scalescope.results.run_folder import read_json
 
 _WITHOUT_PATH = "start it with `python -m scalescope.attach -- ...`"
+_FORBIDDEN = re.compile(r"PermissionError|Permission denied|os error 13|Read-only file system")
 _OUT_OF_MEMORY = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "MemoryError")
 
 
@@ -30,6 +33,7 @@ class ProcessReport:
     rank: int | None = None
     world_size: int | None = None
     error: str | None = None  # why our code could not be loaded
+    refused: str | None = None  # what the script did that cannot be kept apart from the user's files
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "ProcessReport":
@@ -46,10 +50,14 @@ class CommandEvidence:
     silent_ranks: Sequence[int]  # that neither wrote a record nor are any process's
     steps: int  # of the rank that is furthest
     log: Path
+    is_redirected: bool = False  # writing is forbidden, and what Python writes goes to copies
     kills: MemoryKills = dataclasses.field(default_factory=MemoryKills)
 
     def explain_end(self, exit_code: int) -> Outcome:
         """Why a command that ended gave no result."""
+        refusals = [process.refused for process in self.processes if process.refused]
+        if refusals:
+            return self._invalid(f"{printable(refusals[0])}; {CHOICES}")
         if exit_code < 0:
             reason = f"the command was killed by {signal_name(-exit_code)}{self.kills.text(exit_code)}"
             return self._failed(reason, out_of_memory=self.kills.ended(exit_code))
@@ -58,6 +66,10 @@ class CommandEvidence:
             reason = f"the command exited with code {exit_code}" + (f": {line}" if line else "")
             if self.kills.in_group:  # its launcher ends well, and says that a rank was killed
                 return self._failed(f"{reason}; the kernel {OUT_OF_MEMORY}", out_of_memory=True)
+            if self.is_redirected and _FORBIDDEN.search(line):
+                return self._invalid(
+                    f"{reason}; the command writes there in a way that cannot be kept apart here; {CHOICES}"
+                )
             return self._failed(reason, out_of_memory=line.startswith(_OUT_OF_MEMORY))
         return self.not_loaded() or self._invalid(self._too_few_steps())
 

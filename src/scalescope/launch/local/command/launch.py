@@ -1,5 +1,6 @@
 """One launch of a training command: its files are written, it is started, watched and ended."""
 
+import contextlib
 import dataclasses
 import os
 import socket
@@ -9,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.catalog.measuring import Measuring
-from scalescope.errors import BadInput
+from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.command_line import CommandNodes, filled_words
 from scalescope.experiment.machine import Gpu
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher
 from scalescope.launch.local.command.environment import command_environment, rank_cpus, rank_environments
 from scalescope.launch.local.command.host_heartbeats import HostHeartbeats
-from scalescope.launch.local.command.processes import PACKAGE, CommandProcess, start_command
+from scalescope.launch.local.command.processes import PACKAGE, CommandProcess, check_program, start_command
 from scalescope.launch.local.command.slurm_load import SlurmLoadMeter
 from scalescope.launch.local.command.supervisor import CommandSupervisor, RankOfCommand, SupervisedCommand
+from scalescope.launch.local.command.views import Views, Writes
 from scalescope.launch.local.rank_watch import SupervisedLaunch, SupervisedRank
 from scalescope.launch.local.split_gpu import SplitGpu
 from scalescope.launch.telemetry.load import LoadMeter
@@ -47,6 +49,7 @@ class CommandLaunch:
     gpus: Sequence[Gpu] = ()
     sampled_gpus: Sequence[str] = ()  # ids
     meter: LoadMeter | None = None  # None: nothing is sampled
+    views: Views = field(default_factory=Views)
 
     def run(self, watcher: Watcher) -> Outcome:
         """Start the command and watch it to its end."""
@@ -54,10 +57,17 @@ class CommandLaunch:
         beats = kind(self.beats, self.trial.world_size, create=True)
         for stale in (*self.rank_files, self.log):
             stale.unlink(missing_ok=True)
-        try:
-            process = self._start()
-        except BadInput as error:
-            return Outcome(status="failed", reason=str(error), bad_input=True)
+        with contextlib.ExitStack() as stack:
+            try:
+                writes = stack.enter_context(self._writes()) if self.trial.has_private_view else None
+                process = self._start(writes)
+            except (BadInput, CannotRun) as error:
+                return Outcome(status="failed", reason=str(error), bad_input=True)
+            return self._watch(process, beats, writes, watcher)
+
+    def _watch(
+        self, process: CommandProcess, beats: Heartbeats, writes: Writes | None, watcher: Watcher
+    ) -> Outcome:
         ranks = [RankOfCommand(process) for _ in self.rank_files]
         supervised = SupervisedLaunch(
             ranks=[
@@ -79,11 +89,13 @@ class CommandLaunch:
             directory=self.directory,
             log=self.log,
             on_one_host=not self.nodes.are_several,
+            writes=writes,
         )
         try:
             return self._supervise(command, watcher)
         except BaseException:
-            process.end()
+            if not self.trial.keeps_running:
+                process.end()
             raise
 
     def _supervise(self, command: SupervisedCommand, watcher: Watcher) -> Outcome:
@@ -121,20 +133,34 @@ class CommandLaunch:
         """Of the command and all its ranks."""
         return self.folder.log_file(self.trial.trial_id, self.number, 0).absolute()
 
-    def _start(self) -> CommandProcess:
+    def _writes(self) -> contextlib.AbstractContextManager[Writes]:
+        keep = self.trial.settings.get("output_to")
+        return self.views.launch(
+            filled_words(self.trial, nodes=self.nodes),
+            self.directory,
+            passes=[self.folder.path],
+            keep=Path(keep, f"{self.trial.trial_id}-{self.number}") if keep else None,
+            several_nodes=self.nodes.are_several,
+        )
+
+    def _start(self, writes: Writes | None) -> CommandProcess:
         environments = rank_environments(self.trial, self.split, self.gpus)
         job_file, hook = self.directory / "job.json", self.directory / "python"
         words = filled_words(self.trial, str(job_file), self.nodes)
         hook.mkdir()
         (hook / "sitecustomize.py").write_text(_HOOK.read_text(encoding="utf-8"), encoding="utf-8")
         (self.directory / PROCESSES).mkdir()
-        job_file.write_text(self._job(environments).to_text(), encoding="utf-8")
+        job_file.write_text(self._job(environments, writes).to_text(), encoding="utf-8")
         environment = command_environment(
             self.trial, os.environ, job_file, hook, environments, on_one_host=not self.nodes.are_several
         )
-        return start_command(words, environment, self.log, job_file, outlives_us=self.trial.keeps_running)
+        check_program(words[0], environment)
+        in_front = [] if writes is None else writes.words
+        return start_command(
+            [*in_front, *words], environment, self.log, job_file, outlives_us=self.trial.keeps_running
+        )
 
-    def _job(self, environments: list[dict[str, str]]) -> AttachJob:
+    def _job(self, environments: list[dict[str, str]], writes: Writes | None) -> AttachJob:
         return AttachJob(
             settings=dict(self.trial.settings),
             launch=self.number,
@@ -148,6 +174,8 @@ class CommandLaunch:
             environment=environments,
             cpus=[] if self.nodes.are_several else rank_cpus(self.trial, self.gpus),
             node=self.nodes.names[0] if self.nodes.are_several else "",
+            view=None if writes is None else dataclasses.asdict(writes.view),
+            forbids_writing=writes is not None and writes.is_checked_by_ranks,
         )
 
 

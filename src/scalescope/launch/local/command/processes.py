@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import scalescope
@@ -19,10 +20,16 @@ from scalescope.launch.telemetry.load import PROC, process_tree
 from scalescope.results.ranks.attach_job import JOB_VARIABLE
 
 PACKAGE = Path(scalescope.__file__).parent
-_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-_TERM_GRACE_S = 1.0
+_PASSED_ON = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+_GUARD_LIMIT_S = 1.0
 _KILL_LIMIT_S = 3.0  # a process inside the kernel can outlast SIGKILL; it must not hold us too
-_INTERRUPT_GRACE_S = 30.0  # what torchrun gives its ranks too; they may be saving their work
 
 
 class CommandProcess:
@@ -50,20 +57,40 @@ class CommandProcess:
         below = set() if self.exit_code is not None else set(process_tree(PROC, self._process.pid))
         return below | {pid for pid in _all_processes() if self.has(pid)}
 
-    def interrupt(self) -> None:
-        """Pass on a Ctrl-C and wait for the command's own end, unless it is pressed again."""
-        with _held_signals() as pressed:
-            signal_group(self._process.pid, signal.SIGINT)
-            _wait(lambda: self.exit_code is None and not pressed, _INTERRUPT_GRACE_S)
-            self.end()
+    @contextlib.contextmanager
+    def passing_signals_on(self) -> Iterator[list[int]]:
+        """Pass signals on to the command instead of obeying them; yields those that were received.
 
-    def end(self) -> None:
-        """End everything of this launch: ask first, insist after a second."""
+        A terminal sends Ctrl-C to all processes of a job, others send a signal to one process.
+        """
+        received: list[int] = []
+
+        def pass_on(number: int, frame: FrameType | None) -> None:
+            received.append(number)
+            if number == signal.SIGINT:
+                signal_group(self._process.pid, number)
+            elif self.exit_code is None:
+                self._process.send_signal(number)
+
+        before = {int(number): signal.getsignal(number) for number in _PASSED_ON}
+        handled = {n: handler for n, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+        try:
+            with contextlib.suppress(ValueError):  # only the main thread receives signals
+                for number in handled:
+                    signal.signal(number, pass_on)
+            yield received
+        finally:
+            with contextlib.suppress(ValueError):
+                for number, handler in handled.items():
+                    signal.signal(number, handler)
+
+    def end(self, grace_s: float = 1.0) -> None:
+        """End everything of this launch: ask first, insist later."""
         self._signal(signal.SIGTERM)
-        _wait(self._is_alive, _TERM_GRACE_S)
+        _wait(self._is_alive, grace_s)
         if self._is_guarded and self.exit_code is None:  # the guard knows also those without our environment
             os.kill(self._process.pid, END)
-            _wait(lambda: self.exit_code is None, _TERM_GRACE_S)
+            _wait(lambda: self.exit_code is None, _GUARD_LIMIT_S)
         deadline = time.monotonic() + _KILL_LIMIT_S
         while self._is_alive() and time.monotonic() < deadline:
             self._signal(signal.SIGKILL)
@@ -83,18 +110,17 @@ class CommandProcess:
 def start_command(
     words: Sequence[str], environment: Mapping[str, str], log: Path, job_file: Path, *, outlives_us: bool
 ) -> CommandProcess:
-    """Start the command in the working folder; it ends with us unless it may outlive us."""
-    _check_program(words[0], environment)
+    """Start the command in the working folder; it ends with us unless it may outlive us.
+
+    Such a one writes to our standard error: a log of ours on a full disk would end its training.
+    """
     try:
-        with log.open("ab") as output:
-            streams: dict[str, Any] = {
-                "stdin": subprocess.DEVNULL,
-                "stdout": output,
-                "stderr": subprocess.STDOUT,
-            }
-            if outlives_us:
-                process = subprocess.Popen(words, env=dict(environment), start_new_session=True, **streams)
-            else:
+        if outlives_us:
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": 2}
+            process = subprocess.Popen(words, env=dict(environment), start_new_session=True, **streams)
+        else:
+            with log.open("ab") as output:
+                streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
                 guarded = start_guarded(words, removes=own_directories(), env=dict(environment), **streams)
                 process = guarded.guard
     except OSError as error:
@@ -102,7 +128,8 @@ def start_command(
     return CommandProcess(process, str(job_file), is_guarded=not outlives_us)
 
 
-def _check_program(program: str, environment: Mapping[str, str]) -> None:
+def check_program(program: str, environment: Mapping[str, str]) -> None:
+    """Refuse a program that is not there, or that cannot be run."""
     if shutil.which(program, path=environment.get("PATH")) is not None:
         return
     if Path(program).is_file():
@@ -121,22 +148,3 @@ def _wait(condition: Callable[[], bool], limit_s: float) -> None:
     deadline = time.monotonic() + limit_s
     while condition() and time.monotonic() < deadline:
         time.sleep(0.05)
-
-
-@contextlib.contextmanager
-def _held_signals() -> Iterator[list[int]]:
-    """Collect signals that would end us, and obey them at the end: the command must not outlive us here."""
-    pressed: list[int] = []
-    before = {int(number): signal.getsignal(number) for number in _STOPPING}
-    handled = {n: handler for n, handler in before.items() if handler not in (signal.SIG_IGN, None)}
-    try:
-        with contextlib.suppress(ValueError):  # only the main thread receives signals
-            for number in handled:
-                signal.signal(number, lambda got, _: pressed.append(got))
-        yield pressed
-    finally:
-        with contextlib.suppress(ValueError):
-            for number, handler in handled.items():
-                signal.signal(number, handler)
-        for number in pressed[:1]:
-            os.kill(os.getpid(), number)

@@ -7,18 +7,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalescope.errors import Interrupted
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher
 from scalescope.launch.local.command.evidence import CommandEvidence, extra_ranks, read_reports
 from scalescope.launch.local.command.processes import CommandProcess
+from scalescope.launch.local.command.views import Writes
 from scalescope.launch.local.logs import cap_log
 from scalescope.launch.local.rank_watch import RankWatch, SupervisedLaunch
+from scalescope.private_view import REDIRECT
+from scalescope.quantities import data_size
 from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.results.ranks.secondary_errors import is_secondary_error
 from scalescope.results.result import RankRecord
 
 _POLL_S = 0.1
+_WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # a training may go on after them
+_SPACE_LOOK_S = 1.0  # between two looks at what the command has written
 _SETTLE_S = 2.0  # after a rank's error: lets the others report theirs, and the launcher end
 _FILES_APPEAR_S = 60.0  # the longest that NFS keeps what it knows of a folder
 
@@ -50,6 +54,7 @@ class SupervisedCommand:
     directory: Path
     log: Path
     on_one_host: bool = True  # otherwise a network file system shows what ranks wrote, later
+    writes: Writes | None = None  # where what the command writes is kept apart
 
 
 class CommandSupervisor:
@@ -69,32 +74,37 @@ class CommandSupervisor:
         self._sample = sample
         self._measured = measured
         self._measured_at: float | None = None
+        self._space_looked_at = time.monotonic()
 
     def run(self) -> Outcome:
-        """Watch until there is a result or a reason for none; a command that keeps running, until it ends."""
+        """Watch until there is a result or a reason for none."""
+        if self._keeps_running:
+            return self._run_on()
         try:
-            while True:
-                self._observe()
-                outcome = self._outcome()
-                if outcome is not None:
-                    return dataclasses.replace(outcome, records=self._watch.records())
-                time.sleep(_POLL_S)
-        except Interrupted as interruption:
-            if self._keeps_running and interruption.signum == signal.SIGINT:
-                self._process.interrupt()
-            raise
+            return self._result()
         finally:
-            self.end_all()
+            self._process.end(self._watch.limits.end_timeout)
+            cap_log(self._command.log)
 
-    def end_all(self) -> None:
-        """End everything of the launch; what a command leaves that ran to its own end is its affair."""
-        if not (self._keeps_running and self._process.exit_code is not None):
-            self._process.end()
-        cap_log(self._command.log)
+    def _result(self) -> Outcome:
+        while True:
+            self._observe()
+            outcome = self._outcome()
+            if outcome is not None:
+                return dataclasses.replace(outcome, records=self._watch.records())
+            time.sleep(_POLL_S)
+
+    def _run_on(self) -> Outcome:
+        """Watch a command until it ends by itself, and pass on signals: it is never ended by us."""
+        with self._process.passing_signals_on() as passed_on:
+            outcome = self._result()
+        ending = [number for number in passed_on if number not in _WARNINGS]
+        return dataclasses.replace(outcome, signum=ending[0] if ending else None)
 
     def _observe(self) -> None:
         if self._measured_at is not None:
-            cap_log(self._command.log)
+            if not self._keeps_running:
+                cap_log(self._command.log)
             return
         self._watch.observe()
         for rank, supervised in zip(self._command.ranks, self._watch.ranks, strict=True):
@@ -107,7 +117,7 @@ class CommandSupervisor:
     def _outcome(self) -> Outcome | None:
         """How the launch ended; None while it goes on."""
         if self._keeps_running and self._process.exit_code is None:
-            return self._over_budget() if self._measured_at is None else None
+            return None
         ran = self._wrong_world_size()
         if ran is not None:
             return self._evidence().wrong_world_size(ran)
@@ -115,7 +125,21 @@ class CommandSupervisor:
             return self._after_measuring(self._measured_at)
         if self._watch.failed_ranks():
             return self._failure()
-        return self._overdue() or self._over_budget()
+        return self._overdue() or self._over_budget() or self._over_space()
+
+    def _over_space(self) -> Outcome | None:
+        """That the command has filled the space for what it writes."""
+        writes, now = self._command.writes, time.monotonic()
+        if writes is None or now - self._space_looked_at < _SPACE_LOOK_S:
+            return None
+        self._space_looked_at = now
+        if writes.written_bytes() <= writes.limit_bytes:
+            return None
+        reason = (
+            f"the command wrote more than {data_size(writes.limit_bytes)}, half of what {writes.view.folder} "
+            "has room for; set TMPDIR to a larger disk, or use --allow-writes"
+        )
+        return Outcome(status="failed", reason=reason, bad_input=True, log=str(self._command.log))
 
     def _over_budget(self) -> Outcome | None:
         if not self._watch.is_over_budget():
@@ -239,5 +263,6 @@ class CommandSupervisor:
             ],
             steps=self._watch.completed_steps(),
             log=self._command.log,
+            is_redirected=self._command.writes is not None and self._command.writes.view.kind == REDIRECT,
             kills=self._command.launch.kills,
         )

@@ -9,10 +9,10 @@ import itertools
 import json
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
+from scalescope import clocks
 from scalescope.errors import ExitCode, ScalescopeError
 from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.worker.process.node import node_name
@@ -56,11 +56,11 @@ class StallWatch:
         self._thread.join()
 
     def _watch(self) -> None:
-        progress, moved_at = self._position.progress, time.monotonic()
+        progress, moved_at = self._position.progress, clocks.monotonic()
         stage, stage_since = self._position.stage, moved_at
         is_published = False
         while not self._ended.wait(_POLL_S):
-            now = time.monotonic()
+            now = clocks.monotonic()
             if self._position.progress != progress:
                 progress, moved_at, is_published = self._position.progress, now, False
             if self._position.stage != stage:
@@ -133,13 +133,13 @@ class StallWatch:
 
     def _settle(self, rendezvous: Rendezvous) -> None:
         """Wait for what the others publish. Where one of them failed, the group's limit may set us free."""
-        began = time.monotonic()
+        began = clocks.monotonic()
         while not self._ended.wait(0.1):
             records = self._records(rendezvous)
             failed = any(_is_failure(record) for record in records.values())
             if len(records) == len(self._ranks) and not failed:
                 return
-            if time.monotonic() - began > _SETTLE_S + (self._group_timeout_s if failed else 0.0):
+            if clocks.monotonic() - began > _SETTLE_S + (self._group_timeout_s if failed else 0.0):
                 return
 
     def _records(self, rendezvous: Rendezvous) -> dict[int, dict[str, Any]]:

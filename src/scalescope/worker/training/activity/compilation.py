@@ -3,7 +3,6 @@ torch keeps that, which is private to it: what it does not find is unknown."""
 
 import contextlib
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 import scalescope
+from scalescope import clocks
 
 GRAPH_BREAKS = "graph_breaks"
 RECOMPILATIONS = "recompilations"
@@ -30,7 +30,7 @@ class CompilationWatch:
     """Reads what torch compiled since it was made, and tells what of it fell between `begin` and `end`."""
 
     def __init__(self) -> None:
-        self._made_s = time.time()
+        self._made_s = clocks.time()
         self._windows: list[Interval] = []
         self._breaks_before = self._breaks_made = len(_breaks())
         self._breaks_inside = 0
@@ -39,10 +39,10 @@ class CompilationWatch:
     def begin(self) -> None:
         _keep_all_compilations()
         self._breaks_made = len(_breaks())
-        self._began_s = time.time()
+        self._began_s = clocks.time()
 
     def end(self) -> None:
-        self._windows.append((self._began_s, time.time()))
+        self._windows.append((self._began_s, clocks.time()))
         self._breaks_inside += len(_breaks()) - self._breaks_made
 
     def counters(self) -> dict[str, float | int | str | None]:

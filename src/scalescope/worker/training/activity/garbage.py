@@ -2,9 +2,9 @@
 
 import gc
 import math
-import time
 from collections import Counter, defaultdict
 
+from scalescope import clocks
 from scalescope.worker.process.position import Position
 
 
@@ -27,9 +27,9 @@ class GarbageWatch:
 
     def _note(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
-            self._began = time.perf_counter()
+            self._began = clocks.perf_counter()
         elif self._began is not None:
-            pause_s = time.perf_counter() - self._began
+            pause_s = clocks.perf_counter() - self._began
             self._began = None
             self._collections[info["generation"]] += 1
             self._longest_s = max(self._longest_s, pause_s)
