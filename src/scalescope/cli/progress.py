@@ -69,6 +69,9 @@ class TerminalWatcher:
 
     def launching(self, trial: Trial, launch: int, *, label: str | None = None) -> None:
         self._progress.launching(trial, label)
+        if trial.keeps_running and self._live is not None:
+            self._live.stop()  # its own output follows
+            self._live = None
 
     def placed(self, ranks: Sequence[RankPlacement]) -> None:
         """Print where the ranks are, once for each placement."""

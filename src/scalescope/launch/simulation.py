@@ -49,7 +49,7 @@ class SimulatedScript:
             f"{OBSERVED}micro_batches": 1,
             f"{OBSERVED}step_from": "optimizer steps",
             f"{OBSERVED}skipped_steps": 0,
-            f"{SUPPRESSED}torch.save": 1,
+            f"{SUPPRESSED}wandb.log": 1,
             "parameters": 1_000_000,
             "convolutions": 0,
         }

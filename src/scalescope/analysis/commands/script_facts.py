@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.attach_job import OBSERVED, REMAINING, SUPPRESSED
+from scalescope.results.ranks.attach_job import OBSERVED, REMAINING, SUPPRESSED, WRITTEN
 from scalescope.results.result import RankRecord, Result
 
 OPTIMIZER_STEPS = "optimizer steps"  # how a rank says that it counts these
@@ -23,6 +23,8 @@ class ScriptFacts:
     samples_from: str | None = None  # where their number comes from
     skipped_steps: int = 0  # that a GradScaler left out, in the launch with most of them
     suppressed: Mapping[str, int] = field(default_factory=dict)  # calls left out, most of any launch
+    written_files: int = 0  # to the private view, in the launch with most of them
+    written_bytes: int = 0
     remaining: tuple[str, ...] = ()  # what still communicates in launches without communication
 
     @property
@@ -59,6 +61,8 @@ def _facts(launches: list[Result]) -> ScriptFacts:
             _whole(record, "skipped_steps") or 0 for launch in launches for record in launch.ranks
         ),
         suppressed=_suppressed(launches),
+        written_files=_most_written(launches, "files"),
+        written_bytes=_most_written(launches, "bytes"),
         remaining=_remaining(launches),
     )
 
@@ -73,6 +77,11 @@ def _suppressed(launches: list[Result]) -> dict[str, int]:
                     calls[name.removeprefix(SUPPRESSED)] += int(value)
         most |= calls
     return dict(sorted(most.items()))
+
+
+def _most_written(launches: list[Result], name: str) -> int:
+    counts = (record.counters.get(f"{WRITTEN}{name}") for launch in launches for record in launch.ranks)
+    return max((int(count) for count in counts if isinstance(count, int | float)), default=0)
 
 
 def _remaining(launches: list[Result]) -> tuple[str, ...]:

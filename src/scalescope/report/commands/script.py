@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from scalescope.analysis.commands.script_facts import ScriptFacts, script_facts
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.scaling.rows import UNKNOWN_SAMPLES, NotCompared, not_compared
+from scalescope.quantities import data_size
 from scalescope.report.commands.jobs import job_name
 from scalescope.report.numbers import counted
 from scalescope.report.section import Section
@@ -36,6 +37,7 @@ def script_lines(facts: ScriptFacts, measured: Sequence[Configuration]) -> list[
     return [
         *_step_line(facts),
         *_sample_lines(facts, measured),
+        *_written_line(facts),
         *_left_out_line(facts),
         *_remaining_line(facts),
         *_skipped_line(facts),
@@ -92,11 +94,24 @@ def _other_samples(reason: NotCompared) -> str:
     )
 
 
+def _written_line(facts: ScriptFacts) -> list[str]:
+    """What the command wrote, where its files went, and how to keep them."""
+    if not facts.written_files:
+        return []
+    written = f"{counted(facts.written_files, 'file')} ({data_size(facts.written_bytes)})"
+    if folder := facts.trial.settings.get("output_to"):
+        return [f"Files: the command wrote {written} per launch to {folder}; your files are unchanged."]
+    return [
+        f"Files: the command wrote {written} per launch to a private copy, which was discarded; your files "
+        "are unchanged. --output-to DIR keeps them."
+    ]
+
+
 def _left_out_line(facts: ScriptFacts) -> list[str]:
     if not facts.suppressed:
         return []
     calls = ", ".join(f"{name} {counted(count, 'time')}" for name, count in facts.suppressed.items())
-    return [f"Left out while measuring, per launch: {calls}; --allow-writes keeps it."]
+    return [f"Not sent while measuring, per launch: {calls}; --allow-writes sends it."]
 
 
 def _remaining_line(facts: ScriptFacts) -> list[str]:

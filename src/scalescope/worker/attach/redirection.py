@@ -28,7 +28,7 @@ from scalescope.worker.attach.imports import after_import
 # The functions of the system, before anybody replaces them.
 _open, _os_open, _lstat, _stat, _listdir = builtins.open, os.open, os.lstat, os.stat, os.listdir
 _mkdir, _remove, _rmdir, _replace, _readlink = os.mkdir, os.remove, os.rmdir, os.replace, os.readlink
-_symlink, _link, _scandir = os.symlink, os.link, os.scandir
+_symlink, _link, _scandir, _chdir, _getcwd = os.symlink, os.link, os.scandir, os.chdir, os.getcwd
 _MOST_LINKS = 40
 # Programs that change files: started by a script, they would work past the redirection.
 _SHELLS = frozenset(("bash", "dash", "ksh", "sh", "zsh"))
@@ -68,7 +68,7 @@ class Redirection:
         if isinstance(path, int):
             return None
         try:
-            text = os.path.join(os.getcwd(), os.fsdecode(path))
+            text = os.path.join(self.getcwd(), os.fsdecode(path))
         except (TypeError, OSError):
             return None
         waiting, name, links = text.split("/")[::-1], "", 0
@@ -319,6 +319,18 @@ class Redirection:
             return _scandir(path)
         return _Entries(self, os.fsdecode(path), self.names(name))
 
+    def chdir(self, path: Any) -> None:
+        """Go to the user's folder where there is one: programs and C++ look from there."""
+        name = self._logical(path)
+        if name is None:
+            _chdir(path)
+        else:
+            is_new = self._is_removed(name) or not _exists(name)
+            _chdir(self._files + name if is_new else name)
+
+    def getcwd(self) -> str:
+        return _getcwd().removeprefix(self._files)
+
     def changing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A function that changes the file at its first argument."""
 
@@ -357,11 +369,13 @@ class Redirection:
             "link": self.link,
             "listdir": self.listdir,
             "scandir": self.scandir,
+            "chdir": self.chdir,
+            "getcwd": self.getcwd,
             "lstat": self.reading(_lstat, follow=False),
             "readlink": self.reading(_readlink, follow=False),
             "system": self._started(os.system),
         }
-        replaced |= {name: self.reading(getattr(os, name)) for name in ("stat", "access", "chdir")}
+        replaced |= {name: self.reading(getattr(os, name)) for name in ("stat", "access")}
         replaced |= {
             name: self.changing(getattr(os, name)) for name in ("chmod", "chown", "utime", "truncate")
         }

@@ -77,11 +77,11 @@ def test_a_step_that_the_script_marks_needs_no_optimizer() -> None:
 
 
 def test_what_was_left_out_what_remains_and_what_was_skipped() -> None:
-    counters = {"suppressed/torch.save": 3, "observed/skipped_steps": 2}
+    counters = {"suppressed/wandb.log": 3, "observed/skipped_steps": 2}
     tables = {"remaining_communication": [{"what": "broadcast of buffers"}]}
     lines = lines_of(run_of(command_launches(ONE, STEPS, tables=tables, **counters)))
     assert lines[2:] == (
-        "Left out while measuring, per launch: torch.save 3 times; --allow-writes keeps it.",
+        "Not sent while measuring, per launch: wandb.log 3 times; --allow-writes sends it.",
         "Still sent in launches without communication: broadcast of buffers.",
         "GradScaler skipped 2 steps of a launch.",
     )

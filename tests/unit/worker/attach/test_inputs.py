@@ -3,11 +3,19 @@
 import torch
 from torch import nn
 
+from scalescope.worker.attach.hook_guard import HookGuard
 from scalescope.worker.attach.inputs import ModelInputs
 
 
+def _raise(error: Exception) -> None:
+    raise error
+
+
+GUARD = HookGuard(_raise)
+
+
 def watched(*modules: nn.Module) -> ModelInputs:
-    inputs = ModelInputs()
+    inputs = ModelInputs(GUARD)
     inputs.watch(parameter for module in modules for parameter in module.parameters())
     return inputs
 

@@ -7,11 +7,19 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from scalescope.worker.attach.hook_guard import HookGuard
 from scalescope.worker.attach.loaders import ScriptLoaders
 
 
+def _raise(error: Exception) -> None:
+    raise error
+
+
+GUARD = HookGuard(_raise)
+
+
 def installed(changes: dict[str, Any], *, preloads: bool = False) -> ScriptLoaders:
-    watch = ScriptLoaders(changes, preloads=preloads)
+    watch = ScriptLoaders(changes, GUARD, preloads=preloads)
     watch.install()
     return watch
 

@@ -8,13 +8,21 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from scalescope.worker.attach.hook_guard import HookGuard
 from scalescope.worker.attach.optimizers import OptimizerEvents
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+GUARD = HookGuard(_raise)
 
 
 @pytest.fixture
 def events() -> Iterator[tuple[OptimizerEvents, list[Any]]]:
     stepped: list[Any] = []
-    watch = OptimizerEvents(stepped.append)
+    watch = OptimizerEvents(stepped.append, GUARD)
     watch.install()
     yield watch, stepped
     watch.remove()
@@ -73,7 +81,7 @@ def test_a_scaler_that_leaves_a_step_out_ends_a_step(events: tuple[OptimizerEven
 
 def test_nothing_is_noted_after_removal() -> None:
     stepped: list[Any] = []
-    watch = OptimizerEvents(stepped.append)
+    watch = OptimizerEvents(stepped.append, GUARD)
     watch.install()
     watch.remove()
     made()[1].step()
@@ -113,7 +121,7 @@ def test_hooks_can_be_settled_and_removed_while_others_wait_for_their_turn() -> 
         if len(calls) == 1:
             watch.settle((optimizer, watch.remove))
 
-    watch = OptimizerEvents(on_step)
+    watch = OptimizerEvents(on_step, GUARD)
     watch.install()
     later = register_optimizer_step_post_hook(lambda *_: calls.append("later"))
     try:

@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,12 +10,21 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from scalescope import clocks
 from scalescope.worker.attach import optimizers
+from scalescope.worker.attach.hook_guard import HookGuard
 from scalescope.worker.attach.inputs import ModelInputs
 from scalescope.worker.attach.loaders import ScriptLoaders
 from scalescope.worker.attach.optimizers import OptimizerEvents
 from scalescope.worker.attach.parts import BackwardTime, CountedSamples, StepParts
 from scalescope.worker.attach.wrappers import Wrappers
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+GUARD = HookGuard(_raise)
 
 
 class Script:
@@ -25,10 +33,10 @@ class Script:
     def __init__(self) -> None:
         self.model = nn.Linear(4, 2)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.inputs = ModelInputs()
-        self.loaders = ScriptLoaders({}, preloads=False)
-        events = OptimizerEvents(lambda _: None)
-        backward = BackwardTime(Wrappers({}, silent=False))
+        self.inputs = ModelInputs(GUARD)
+        self.loaders = ScriptLoaders({}, GUARD, preloads=False)
+        events = OptimizerEvents(lambda _: None, GUARD)
+        backward = BackwardTime(Wrappers({}, GUARD, silent=False))
         self.parts = StepParts(self.inputs, self.loaders, events, backward)
         self.watches: tuple[Any, ...] = (self.loaders, events, backward)
         for watch in self.watches:
@@ -99,7 +107,7 @@ def test_a_smaller_last_batch_of_a_loader_is_counted(script: Script) -> None:
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that goes on by a second whenever it is read: other processes make no part longer."""
     tick = itertools.count().__next__
-    monkeypatch.setattr(time, "perf_counter", tick)
+    monkeypatch.setattr(clocks, "perf_counter", tick)
     monkeypatch.setattr(optimizers, "_now", tick)
 
 

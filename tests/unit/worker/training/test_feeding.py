@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from scalescope import clocks
 from scalescope.worker.text.encoding import ClassifiedTexts
 from scalescope.worker.training import feeding
 from scalescope.worker.training.feeding import (
@@ -223,7 +224,7 @@ class _Clock:
 def test_every_batch_of_a_loader_is_waited_for_and_copied(
     options: InputOptions, loader_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time, "perf_counter", _Clock())
+    monkeypatch.setattr(clocks, "perf_counter", _Clock())
     stream = feed(texts(40), 4, options, CPU, Shard(index=0, count=1), 0)
     assert stream.input_times.counters() == {}
     for _ in range(3):

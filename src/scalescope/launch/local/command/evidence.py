@@ -75,7 +75,7 @@ class CommandEvidence:
 
     def not_loaded(self) -> Outcome | None:
         """That our code does not run in the command, or not in all of its ranks; None where it does."""
-        loaded = [process for process in self.processes if process.error is None]
+        loaded = [process for process in self.processes if process.error is None or process.torch]
         errors = [process.error for process in self.processes if process.error is not None]
         if not loaded and errors:
             return self._invalid(
@@ -102,6 +102,9 @@ class CommandEvidence:
         """What was missing in a command that ended well."""
         if not any(process.torch for process in self.processes):
             return "the command never imported torch, so there was no training step to measure"
+        given_up = [process.error for process in self.processes if process.torch and process.error]
+        if given_up:
+            return f"the command could not be measured: {printable(given_up[0])}"
         steps = max([self.steps, *(process.steps for process in self.processes)])
         if steps == 0:
             return (
@@ -114,10 +117,15 @@ class CommandEvidence:
         return f"{made} and ended before the measurement was over; let it train longer, or shorten --window"
 
     def _invalid(self, reason: str) -> Outcome:
-        return Outcome(status="invalid", reason=reason, bad_input=True, log=str(self.log))
+        return Outcome(status="invalid", reason=reason, bad_input=True, log=self._log)
 
     def _failed(self, reason: str, *, out_of_memory: bool = False) -> Outcome:
-        return Outcome(status="oom" if out_of_memory else "failed", reason=reason, log=str(self.log))
+        return Outcome(status="oom" if out_of_memory else "failed", reason=reason, log=self._log)
+
+    @property
+    def _log(self) -> str | None:
+        """Its path, where there is one: a command that keeps running writes to the terminal."""
+        return str(self.log) if self.log.exists() else None
 
 
 def _needed_steps(trial: Trial) -> int:
