@@ -91,8 +91,8 @@ data = torch.randn(8, 16)
 for step in range(250):
     if step == 20 and fault in faults:
         faults[fault]()
-    if step == 30:
-        pathlib.Path(saved + ".step").write_text("30") if fault not in ("no descriptors left", "files may not grow") else None
+    if step == 30 and fault not in faults:
+        pathlib.Path(saved + ".step").write_text("30")
     if fault == "hostile batch":
         next(iter(torch.utils.data.DataLoader([Hostile()], batch_size=None, collate_fn=None)), None)
     loss = model(data).square().mean()
@@ -206,7 +206,7 @@ def main() -> None:
     chosen = sys.argv[1:]
     print("| fault | reached its last step and saved | code | last line |\n|---|---|---|---|")
     for case in CASES:
-        if chosen and case.fault not in chosen or (case.needs_root and os.geteuid() != 0):
+        if (chosen and case.fault not in chosen) or (case.needs_root and os.geteuid() != 0):
             continue
         folder = Path(tempfile.mkdtemp())
         ended = run(case, folder)

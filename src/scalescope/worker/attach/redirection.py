@@ -6,7 +6,7 @@ processes of a launch share them, also on other nodes. Landlock stops whatever g
 """
 
 # Paths are texts here: pathlib would call the functions that are replaced.
-# ruff: noqa: PTH109, PTH112, PTH114, PTH118, PTH119
+# ruff: noqa: PTH112, PTH114, PTH118, PTH119
 
 import builtins
 import contextlib
