@@ -17,6 +17,7 @@ from scalescope.results.result import Result
 from scalescope.results.run import Run, earlier_results, load_run, storable
 from scalescope.results.run_folder import RunFolder
 from scalescope.results.run_record import RunEnd, resume_command
+from scalescope.secret_variables import hidden, hide_in
 from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, FailedJobs, failure_weight
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.study import NextLaunches
@@ -304,7 +305,7 @@ class _Campaign:
                 round=launch.stage_round,
                 order=order,
                 status=outcome.status,
-                reason=outcome.reason,
+                reason=None if outcome.reason is None else hidden(outcome.reason),
                 stopped_by=outcome.stopped_by,
                 rank=outcome.rank,
                 step=outcome.step,
@@ -314,9 +315,12 @@ class _Campaign:
                 duration_s=time.monotonic() - started,
                 environment_id=self.plan.environment or environment_id(self.plan.machine),
                 ranks=outcome.records,
-                notes=outcome.notes,
+                notes=[hidden(note) for note in outcome.notes],
                 telemetry=outcome.telemetry,
             )
+            for rank in range(trial.world_size):  # a script may print its arguments
+                hide_in(self.folder.log_file(trial.trial_id, number, rank))
+                hide_in(self.folder.rank_file(trial.trial_id, number, rank))
             result = storable(result)
             self.folder.append(result)
             return result
