@@ -46,7 +46,7 @@ _CODE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9]{16,}")  # what a --key of
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # NAME=VALUE, "NAME": "VALUE", NAME: Bearer VALUE; the value may itself be read as such.
 _ASSIGNED = re.compile(
-    r"(?<![\w.-])([A-Za-z_][\w.-]*)[\"']?\s*[=:]\s*[\"']?(?:(?i:bearer|basic|token)\s+)?(?=([^\s\"'&;,]+))"
+    r"(?<![\w.$-])([A-Za-z_][\w.-]*)[\"']?\s*[=:]\s*[\"']?(?:(?i:bearer|basic|token)\s+)?(?=([^\s\"'&;,]+))"
 )
 _NESTED_OPTION = re.compile(r"(?<!\S)--([A-Za-z][\w.-]*)\s+[\"']?(?=([^\s\"'-][^\s\"']*))")  # of `sh -c TEXT`
 _OPTION = re.compile(r"(?:--?|\+{1,2})([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)

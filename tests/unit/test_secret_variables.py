@@ -174,6 +174,7 @@ _PLAIN_WORDS = (
     "--token '{token}'",
     "--token '$HF_TOKEN'",
     "--use-auth-token true",
+    "--mounts '$PWD:/w'",
     "--model meta-llama/Llama-3.1-8B-Instruct",
     "--model sk-learn-pipeline-version-2",
     "--data /mnt/SharedStorage/ImageNet2012/TrainingShards/Part00017",
