@@ -228,5 +228,5 @@ def _is_random(token: str) -> bool:
     if "/" in token and (len(token) != _AWS_SECRET_LENGTH or token.count("/") > 3):
         return False
     kinds = [(each.isupper(), each.islower(), each.isdigit()) for each in token if each.isalnum()]
-    changes = sum(one != other for one, other in pairwise(kinds))
+    changes = sum(kind != following for kind, following in pairwise(kinds))
     return len(set(kinds)) == 3 and changes >= _LEAST_CHANGES * len(kinds)

@@ -32,7 +32,7 @@ SCRIPT_FILES = "script_files"
 _MOST_SCRIPT_FILES = 1000
 _LARGEST_SCRIPT_BYTES = 4 << 20
 # Folders of what is installed, or generated while a script runs.
-_NOT_LOCAL = ("site-packages", "dist-packages", "torchinductor_")
+_NOT_LOCAL = re.compile(r"/(?:site-packages|dist-packages|torchinductor_[^/]*)/")
 _ARCHIVE_LIMIT_S = 60.0  # all files of a checkout may be many
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 # What a checkout can make git run: a monitor, hooks, helpers of remotes, programs that verify signatures.
@@ -48,9 +48,9 @@ _SAFE_VARIABLES = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_N
 
 
 def sha256_of(path: Path) -> str | None:
-    """The SHA-256 of a file; None where it cannot be read."""
+    """The SHA-256 of a file; None where it cannot be read, or is a device or pipe, which may never end."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
     except OSError:
         return None
 
@@ -61,10 +61,10 @@ def local_files(modules: Mapping[str, ModuleType]) -> dict[str, str]:
         here = Path.cwd()
     except OSError:  # somebody removed it
         return {}
-    found = {name: getattr(module, "__dict__", {}).get("__file__") for name, module in dict(modules).items()}
+    named = {name: getattr(module, "__dict__", {}).get("__file__") for name, module in dict(modules).items()}
     files = {
         name: Path(os.path.normpath(here / file))
-        for name, file in found.items()
+        for name, file in named.items()
         if isinstance(file, str) and name != "sitecustomize"  # which may be ours
     }
     mains = [files[name] for name in ("__main__", "__mp_main__") if name in files]
@@ -74,7 +74,7 @@ def local_files(modules: Mapping[str, ModuleType]) -> dict[str, str]:
     for file in sorted({*files.values()}):
         is_local = file in mains or any(file.is_relative_to(root) for root in roots)
         is_installed = any(file.is_relative_to(root) for root in installed)
-        if not is_local or is_installed or any(part.startswith(_NOT_LOCAL) for part in file.parts):
+        if not is_local or is_installed or _NOT_LOCAL.search(str(file)):
             continue
         with contextlib.suppress(OSError):
             if file.stat().st_size <= _LARGEST_SCRIPT_BYTES and (sha256 := sha256_of(file)) is not None:

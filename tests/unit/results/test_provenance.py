@@ -126,6 +126,7 @@ def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_bytes(b"x = 1\n")
     assert sha256_of(tmp_path / "a.py") == hashlib.sha256(b"x = 1\n").hexdigest()
     assert sha256_of(tmp_path / "b.py") is None
+    assert sha256_of(Path("/dev/null")) is None
 
 
 def test_the_files_of_workloads_are_those_that_launches_recorded() -> None:
