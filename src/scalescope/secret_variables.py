@@ -119,6 +119,11 @@ def with_secrets(text: str) -> str:
     return _MARK.sub(lambda match: _known(match[1], f"set {match[1]}, or give the command again"), text)
 
 
+def holds_mark(text: str) -> bool:
+    """Whether a mark is in a text in place of a secret."""
+    return REDACTED in text or _MARK.search(text) is not None
+
+
 def given_values() -> dict[str, str]:
     """The values that this command was given, for the environment of jobs."""
     return dict(_values)

@@ -445,6 +445,17 @@ def test_the_experiment_file_repeats_the_order_too() -> None:
     assert first.launched == second.launched
 
 
+def test_stored_secrets_are_not_shown_when_they_are_redacted_now() -> None:
+    asked = {"command": "python t.py --token hunter22", "output_dir": "a"}
+    train(ask("train", **asked, redact_env=False), FakeLauncher(MODEL), RecordingWatcher())
+    with pytest.raises(BadInput) as caught:
+        train(ask("train", **asked, repeats=2, resume=True), FakeLauncher(MODEL), RecordingWatcher())
+    assert str(caught.value) == (
+        "--resume: a was started with different settings: "
+        "command (to continue with values that are stored, add --no-redact-env)"
+    )
+
+
 class RecordingCode(FakeLauncher):
     """Ranks that record the file of their workload or the files of their script, as real ones do."""
 
