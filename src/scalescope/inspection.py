@@ -77,7 +77,7 @@ def recorded_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in sorted(environment.items())
-        if (name.startswith(_RECORDED_PREFIXES) or name in _RECORDED_NAMES) and not looks_secret(name)
+        if (name.startswith(_RECORDED_PREFIXES) or name in _RECORDED_NAMES) and not looks_secret(name, value)
     }
 
 

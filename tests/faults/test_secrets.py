@@ -1,6 +1,8 @@
-"""Secrets in the environment and in --env: in no file that is written, and in nothing that is shown."""
+"""Secrets of the environment, --env and commands: in no file that is written, in nothing that is shown."""
 
 import hashlib
+import shlex
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 from tests.conftest import TINY
 from tests.faults.conftest import Seen
 from tests.gloo.conftest import Start
+from tests.gloo.real_runs import StartedRun
 
 pytestmark = pytest.mark.gloo
 
@@ -33,6 +36,25 @@ def build():
 """
 
 
+_SCRIPT = """
+import hashlib
+import sys
+import torch
+import part
+
+assert hashlib.sha256(repr(sys.argv[1:5]).encode()).hexdigest() == "{digest}"
+if part.FAILS:  # and prints its arguments before that, as many scripts do
+    print(sys.argv, flush=True)
+    raise ValueError("cannot use " + sys.argv[2])
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(10_000):
+    optimizer.zero_grad()
+    model(torch.zeros(2, 2)).sum().backward()
+    optimizer.step()
+"""
+
+
 def _files(*roots: Path) -> Iterator[Path]:
     for root in roots:
         yield from (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
@@ -50,6 +72,16 @@ def _holding_a_secret(*roots: Path) -> set[str]:
     return holding
 
 
+def _holding_while_running(run: StartedRun, *roots: Path) -> set[str]:
+    """The files that held a secret at any time, with those that ranks share in memory."""
+    holding: set[str] = set()
+    while run.processes():
+        launches = [folder for folder in Path("/dev/shm").glob("scalescope-launch-*") if folder.is_dir()]
+        holding |= _holding_a_secret(*roots, *launches)
+        time.sleep(0.3)
+    return holding
+
+
 @pytest.mark.fault(49)
 def test_secrets_are_in_no_file_and_reach_the_ranks(start: Start, tmp_path: Path, seen: Seen) -> None:
     digest = hashlib.sha256(_GIVEN["API_KEY"].encode()).hexdigest()
@@ -61,12 +93,7 @@ def test_secrets_are_in_no_file_and_reach_the_ranks(start: Start, tmp_path: Path
     flags = [flag for flag in TINY if "dim" not in flag and "layers" not in flag]
     given = [f"--env={name}={value}" for name, value in _GIVEN.items()]
     run = start("train", "--workload=own.py:build", "--no-breakdown", *flags, *given, **variables)
-    memory = Path("/dev/shm")
-    while_running: set[str] = set()
-    while run.processes():
-        launches = [folder for folder in memory.glob("scalescope-launch-*") if folder.is_dir()]
-        while_running |= _holding_a_secret(tmp_path, *launches)
-        time.sleep(0.3)
+    while_running = _holding_while_running(run, tmp_path)
     finished = run.finish()
     assert (finished.returncode, [result["status"] for result in finished.results]) == (0, ["ok"])
     assert while_running == set()
@@ -77,3 +104,33 @@ def test_secrets_are_in_no_file_and_reach_the_ranks(start: Start, tmp_path: Path
     assert "the value of API_KEY was not stored" in repeated.stderr.splitlines()[-1]
     assert _holding_a_secret(tmp_path) == set()
     seen("6 secrets planted, all files of the run, of caches and of TMPDIR searched: none; ranks got them")
+
+
+@pytest.mark.fault(49)
+def test_secrets_of_a_command_are_in_no_file_and_in_nothing_shown(
+    start: Start, tmp_path: Path, seen: Seen
+) -> None:
+    given = ["--token", "planted-7-13e0b5", "--db", "postgres://u:planted-8-77ac1e@h"]
+    script, part = tmp_path / "script.py", tmp_path / "part.py"
+    script.write_text(_SCRIPT.format(digest=hashlib.sha256(repr(given).encode()).hexdigest()))
+    part.write_text("FAILS = False\n")
+    (tmp_path / "TMPDIR").mkdir()
+    variables = {"TMPDIR": str(tmp_path / "TMPDIR")}
+    command = f"--command={shlex.join([sys.executable, 'script.py', *given])}"
+    flags = ("train", command, "--device=cpu", "--no-breakdown", "--window=0.2", "--no-repeat-disturbed")
+    run = start(*flags, **variables)
+    while_running = _holding_while_running(run, tmp_path)
+    finished = run.finish()
+    assert (finished.returncode, [result["status"] for result in finished.results]) == (0, ["ok"])
+    assert while_running == set()
+    files = finished.results[0]["ranks"][0]["tables"]["script_files"]
+    assert [row["path"] for row in files] == [str(part), str(script)]
+    refused = start("train", "run/experiment.yaml", folder="repeated", **variables).finish()
+    assert refused.returncode == 3
+    assert "set SCALESCOPE_SECRET_TOKEN" in refused.stderr.splitlines()[-1]
+    part.write_text("FAILS = True\n")
+    failed = start(*flags, folder="failed", **variables).finish()
+    assert "ValueError: cannot use <redacted>" in failed.results[0]["reason"]
+    assert "'--token', '<redacted>'" in failed.log(failed.results[0], 0)
+    assert _holding_a_secret(tmp_path) == set()  # what was shown is in files too
+    seen("2 secrets on a measured command line, all files and the output searched: none; its ranks got them")

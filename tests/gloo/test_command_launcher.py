@@ -15,7 +15,7 @@ from scalescope.launch.local import logs
 from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.launch.loopback import LOOPBACK
 from tests.gloo.real_runs import reset_signal_handlers
-from tests.speed import limit, patience
+from tests.speed import duration, limit, patience
 from tests.unit.launch.command_launches import SCRIPT, Commands, Recorder, command_trial
 
 pytestmark = [
@@ -152,7 +152,7 @@ def test_a_rank_that_refuses_the_request_ends_the_launch(commands: Commands) -> 
 
 _INVALID = {
     "nothing 1": f"scalescope was not loaded by the command's Python; {_ATTACH}",
-    """report 1 '{"error": "Python 3.9 is too old"}'""": (
+    """report 1 '{"torch": false, "error": "Python 3.9 is too old"}'""": (
         "scalescope could not be loaded by the command's Python: Python 3.9 is too old"
     ),
     """report 1 '{"torch": false, "steps": 0}'""": (
@@ -339,7 +339,8 @@ from tests.unit.launch.command_launches import Commands
 commands = Commands(Path(sys.argv[1]))
 try:
     with interruptible():
-        commands.act(sys.argv[2], keep_running=sys.argv[3] == "yes")
+        outcome = commands.act(sys.argv[2], keep_running=sys.argv[3] == "yes")
+    sys.exit(128 + outcome.signum if outcome.signum else 0)
 except Interrupted:
     sys.exit(130)
 """
@@ -363,18 +364,21 @@ def test_ctrl_c_is_passed_on_to_a_command_that_keeps_running(commands: Commands)
     assert (commands.path / "saved").exists()
 
 
-def test_a_second_ctrl_c_ends_a_command_that_ignores_the_first(commands: Commands) -> None:
+def test_a_command_that_keeps_running_and_ignores_signals_is_never_ended_by_us(commands: Commands) -> None:
     launcher = _started(commands, "ignore_signals", "yes")
+    pid = int(_wait_for(commands.path / "pid"))
     try:
-        pid = int(_wait_for(commands.path / "pid"))
         launcher.send_signal(signal.SIGINT)
         _wait_for(commands.path / "interrupted")
-        launcher.send_signal(signal.SIGINT)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            launcher.send_signal(number)
+        time.sleep(duration(1))
+        assert launcher.poll() is None and _lives(pid)
+        os.kill(pid, signal.SIGKILL)
         assert launcher.wait(patience(20)) == 130
     finally:
         launcher.kill()
         launcher.wait()
-    assert not _lives(pid)
 
 
 def test_a_command_dies_with_a_killed_launcher(commands: Commands) -> None:

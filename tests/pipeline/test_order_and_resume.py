@@ -445,22 +445,43 @@ def test_the_experiment_file_repeats_the_order_too() -> None:
     assert first.launched == second.launched
 
 
+def test_stored_secrets_are_not_shown_when_they_are_redacted_now() -> None:
+    asked = {"command": "python t.py --token hunter22", "output_dir": "a"}
+    train(ask("train", **asked, redact_env=False), FakeLauncher(MODEL), RecordingWatcher())
+    with pytest.raises(BadInput) as caught:
+        train(ask("train", **asked, repeats=2, resume=True), FakeLauncher(MODEL), RecordingWatcher())
+    assert str(caught.value) == (
+        "--resume: a was started with different settings: "
+        "command (to continue with values that are stored, add --no-redact-env)"
+    )
+
+
 class RecordingCode(FakeLauncher):
-    """Ranks that record the file of their workload, as real ones do."""
+    """Ranks that record the file of their workload or the files of their script, as real ones do."""
 
     def launch(self, trial: Trial, *args: Any, **kwargs: Any) -> Outcome:
         outcome = super().launch(trial, *args, **kwargs)
-        path = Path(trial.workload.rpartition(":")[0]).resolve()
+        path = Path("mine.py").resolve()
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
         for record in outcome.records:
-            record.counters.update(workload_file=str(path), workload_sha256=sha256)
+            if trial.is_command:
+                record.tables["script_files"] = [{"path": str(path), "sha256": sha256}]
+            else:
+                record.counters.update(workload_file=str(path), workload_sha256=sha256)
         return outcome
 
 
-def test_a_run_whose_workload_changed_does_not_go_on() -> None:
+_OWN_CODE = {
+    "function": {"workload": "mine.py:build", "batch_size": 4},
+    "command": {"command": "python mine.py"},
+}
+
+
+@pytest.mark.parametrize("kind", _OWN_CODE)
+def test_a_run_whose_workload_changed_does_not_go_on(kind: str) -> None:
     code = "def build():\n    pass\n"
     Path("mine.py").write_text(code)
-    asked = {"workload": "mine.py:build", "batch_size": 4, "output_dir": "a"}
+    asked = {**_OWN_CODE[kind], "output_dir": "a"}
     train(ask("train", **asked), RecordingCode(MODEL), RecordingWatcher())
     os.utime("mine.py")  # only what it holds counts
     watcher = RecordingWatcher()
@@ -470,13 +491,33 @@ def test_a_run_whose_workload_changed_does_not_go_on() -> None:
     launcher = RecordingCode(MODEL)
     with pytest.raises(BadInput) as caught:
         train(ask("train", **asked, repeats=5, resume=True), launcher, RecordingWatcher())
+    shown = "mine.py" if kind == "function" else Path("mine.py").resolve()
     assert str(caught.value) == (
-        "--resume: mine.py has changed since this run began; start a new run, or restore it"
+        f"--resume: {shown} has changed since this run began; start a new run, or restore it"
     )
     assert launcher.launched == []
     Path("mine.py").write_text(code)
     train(ask("train", **asked, repeats=5, resume=True), launcher, RecordingWatcher())
     assert launcher.launched
+
+
+@pytest.mark.parametrize("kind", _OWN_CODE)
+def test_a_launch_of_changed_code_is_not_pooled_with_those_before(kind: str) -> None:
+    class Editing(RecordingCode):
+        def launch(self, trial: Trial, *args: Any, **kwargs: Any) -> Outcome:
+            outcome = super().launch(trial, *args, **kwargs)
+            Path("mine.py").write_text(f"# edited after launch {len(self.launched)}\n")
+            return outcome
+
+    Path("mine.py").write_text("def build():\n    pass\n")
+    asked = ask("train", **_OWN_CODE[kind], repeats=3)
+    report = train(asked, Editing(MODEL), RecordingWatcher(), breakdown=False)
+    assert report.run is not None
+    first, second = report.run.results
+    assert (first.status, second.status) == ("ok", "invalid")
+    assert second.reason == (
+        f"{Path('mine.py').resolve()} changed while this run was measured; start a new run"
+    )
 
 
 def test_a_model_that_changed_since_the_run_began_is_mentioned_when_it_goes_on() -> None:

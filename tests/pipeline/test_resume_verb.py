@@ -134,6 +134,12 @@ def test_resume_may_change_repeats_and_budget_alone(cli: Cli, launchers: Launche
     assert len(launchers.made) == count
 
 
+def test_resume_adds_launches_of_a_command(cli: Cli, launchers: Launchers) -> None:
+    cli("train", "--device=cpu", "--output-dir=run", "--", "python", "train.py")
+    assert cli("resume", "run", "--repeats=2").code == 0
+    assert [launch for _, launch in launchers.launched] == [1]
+
+
 @pytest.mark.parametrize("name", ["comm", "memory", "scale", "train"])
 def test_an_old_run_is_continued(cli: Cli, launchers: Launchers, name: str, tmp_path: Path) -> None:
     """It has no run.json; what is missing of it is measured on the machine that it records."""

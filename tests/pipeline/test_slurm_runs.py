@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scalescope import secret_variables
 from scalescope.errors import BadInput, CannotRun, Interrupted
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch.fake import CostModel, FakeLauncher
@@ -83,6 +84,23 @@ def _ended(end: RunEnd) -> str:
 
 def _run(run: SlurmRun, watcher: RecordingWatcher | None = None) -> Report:
     return run_on_slurm(run, watcher or RecordingWatcher())
+
+
+def test_secrets_of_a_command_reach_the_job_by_its_environment_alone(
+    made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secret_variables, "_values", {})
+    made_up.failing = {"sbatch": "no"}
+    asked = {"command": "python t.py --token hunter22 -n {world_size}", "device": "cpu"}
+    with pytest.raises(CannotRun, match="sbatch failed"):
+        _run(_prepared(**asked))
+    written = "".join(file.read_text() for file in Path("run/slurm").iterdir())
+    assert "hunter22" not in written and "{SCALESCOPE_SECRET_TOKEN}" in written
+    assert slurm._environment()["SCALESCOPE_SECRET_TOKEN"] == "hunter22"
+    again = asked | {"command": asked["command"].replace("hunter22", "{SCALESCOPE_SECRET_TOKEN}")}
+    monkeypatch.setattr(secret_variables, "_values", {})
+    with pytest.raises(CannotRun, match="SCALESCOPE_SECRET_TOKEN was not stored"):
+        _run(_prepared(**again, resume=True))
 
 
 def test_a_job_that_ends_well_is_shown_as_if_it_had_run_here(made_up: MadeUpSlurm) -> None:

@@ -48,8 +48,9 @@ class Measuring:
     order_seed: int = setting(0, "Seed for the random order of launches.", low=0, high=2**31, sweep=False)
     redact_env: bool = setting(
         True,
-        "Do not store values of --env whose names look like keys (KEY, TOKEN, SECRET, PASSWORD, ...). To "
-        "continue or repeat such a run, set these variables or give them again.",
+        "Do not store secrets of --env, --vary and the command: values named like keys (KEY, TOKEN, "
+        "PASSWORD, ...), or that look like keys (hf_..., a password in a URL, ...). To continue or repeat "
+        "such a run, set the variables that it asks for.",
         sweep=False,
     )
     allow_oom: bool = setting(

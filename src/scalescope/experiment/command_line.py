@@ -12,6 +12,7 @@ from scalescope.catalog.setting import settings_of
 from scalescope.errors import BadInput
 from scalescope.experiment.given import Entries
 from scalescope.experiment.trial import Trial, Value
+from scalescope.secret_variables import with_secrets
 
 COMMAND = "command"  # the workload, and the setting that holds the words
 VARY = "vary"
@@ -84,9 +85,10 @@ def takes_world_size(command: str, varied: Iterable[str] = ()) -> bool:
 
 
 def filled_words(trial: Trial, job_file: str | None = None, nodes: CommandNodes | None = None) -> list[str]:
-    """The words of a trial's command with its values filled in; `{attach}` is the file of the job."""
+    """The words of a trial's command with its values and secrets; `{attach}` is the file of the job."""
     values: dict[str, Any] = dict((nodes or CommandNodes()).values(trial.world_size))
-    values |= {name: trial.settings.get(name) for name in KNOWN} | trial.varied
+    values |= {name: trial.settings.get(name) for name in KNOWN}
+    values |= {name: with_secrets(text) for name, text in trial.varied.items()}
     if job_file is not None:
         values[_ATTACH] = job_file
     return [_PLACEHOLDER.sub(lambda match: _value(match, values), word) for word in words_of(trial.command)]
@@ -95,7 +97,7 @@ def filled_words(trial: Trial, job_file: str | None = None, nodes: CommandNodes 
 def _value(match: re.Match[str], values: Mapping[str, Any]) -> str:
     name = match[1]
     if name not in values:
-        return match[0]
+        return with_secrets(match[0])
     if values[name] is None:
         raise BadInput(f"the command has {{{name}}}, but no value for it; add --{name.replace('_', '-')}")
     return str(values[name])

@@ -25,7 +25,7 @@ from scalescope.experiment.command_line import (
 )
 from scalescope.experiment.given import Entries, Given, check_count, shown_key
 from scalescope.experiment.trial import Value
-from scalescope.secret_variables import redacted
+from scalescope.secret_variables import redacted, redacted_varied, redacted_words
 
 _NAMED_VALUES = ("env.", f"{VARY}.")  # keys of values that have names of their own
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -89,7 +89,8 @@ def build_experiment(
     _check_collectives(settings, given)
     _check_name(measuring["name"], given)
     if is_command:
-        command = joined(words_of(str(settings[COMMAND][0])))  # however it was quoted
+        words = words_of(str(settings[COMMAND][0]))  # however they were quoted
+        command = joined(redacted_words(words) if measuring["redact_env"] else words)
         settings |= {"workload": (COMMAND,), COMMAND: (command,)}
         check_command(settings, given)
     return Experiment(verb=verb, benchmark=benchmark, settings=settings, measuring=Measuring(**measuring))
@@ -110,12 +111,12 @@ def _merged(verb: str, benchmark: str, file: Entries, flags: Entries) -> Entries
 def _without_secrets(given: Entries) -> Entries:
     """The entries with a mark in place of values that look like keys."""
     entries = dict(given)
-    for name, values in given.items():
-        if name.startswith("env."):
-            texts = redacted(name.removeprefix("env."), tuple(v.text for v in values), values[0].origin)
-            entries[name] = tuple(
-                Given(text, value.origin) for text, value in zip(texts, values, strict=True)
-            )
+    for key, values in given.items():
+        kind, _, name = key.partition(".")
+        if kind in ("env", VARY) and name:
+            mark = redacted if kind == "env" else redacted_varied
+            texts = mark(name, tuple(value.text for value in values), values[0].origin)
+            entries[key] = tuple(Given(text, value.origin) for text, value in zip(texts, values, strict=True))
     return entries
 
 

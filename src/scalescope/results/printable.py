@@ -69,9 +69,8 @@ def printable_lines(text: str) -> str:
     """The text with everything but its line breaks, tabs and narrow spaces spelled out as by `printable`."""
     if not isinstance(text, str):
         raise TypeError(f"expected text, got {type(text).__name__}")
-    if text.isprintable() or text.replace("\n", "").isprintable():
-        return text
-    return "".join(letter if letter in _LAYOUT else printable(letter) for letter in text)
+    odd = {ord(letter): printable(letter) for letter in set(text).difference(_LAYOUT)}
+    return text.translate(odd)
 
 
 def encodable(value: object) -> object:

@@ -1,16 +1,20 @@
 """Provenance: hardware, versions, code state and the environment variables that change measurements."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
 import re
 import subprocess
+import sysconfig
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import scalescope
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.machines.nodes import differences
 from scalescope.inspection import TOOL_LIMIT_S, recorded_variables, run_tool
@@ -23,6 +27,12 @@ _NOT_IDENTITY_OF_GPU = ("uuid", "pci_bus", "compute_capability", "precisions")
 # What ranks record about the file of a user's workload.
 WORKLOAD_FILE = "workload_file"
 WORKLOAD_SHA256 = "workload_sha256"
+# The table of the files of a measured script: itself and the local modules that it imports.
+SCRIPT_FILES = "script_files"
+_MOST_SCRIPT_FILES = 1000
+_LARGEST_SCRIPT_BYTES = 4 << 20
+# Folders of what is installed, or generated while a script runs.
+_NOT_LOCAL = re.compile(r"/(?:site-packages|dist-packages|torchinductor_[^/]*)/")
 _ARCHIVE_LIMIT_S = 60.0  # all files of a checkout may be many
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 # What a checkout can make git run: a monitor, hooks, helpers of remotes, programs that verify signatures.
@@ -38,29 +48,58 @@ _SAFE_VARIABLES = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_N
 
 
 def sha256_of(path: Path) -> str | None:
-    """The SHA-256 of a file; None where it cannot be read."""
+    """The SHA-256 of a file; None where it cannot be read, or is a device or pipe, which may never end."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
     except OSError:
         return None
 
 
+def local_files(modules: Mapping[str, ModuleType]) -> dict[str, str]:
+    """By file, the SHA-256 of a script's own code: itself, and modules below its or the working folder."""
+    try:
+        here = Path.cwd()
+    except OSError:  # somebody removed it
+        return {}
+    named = {name: getattr(module, "__dict__", {}).get("__file__") for name, module in dict(modules).items()}
+    files = {
+        name: Path(os.path.normpath(here / file))
+        for name, file in named.items()
+        if isinstance(file, str) and name != "sitecustomize"  # which may be ours
+    }
+    mains = [files[name] for name in ("__main__", "__mp_main__") if name in files]
+    roots = [here, *(path.parent for main in mains for path in (main, main.resolve()))]
+    installed = [Path(sysconfig.get_path("stdlib")), Path(scalescope.__file__).parent]
+    digests: dict[str, str] = {}
+    for file in sorted({*files.values()}):
+        is_local = file in mains or any(file.is_relative_to(root) for root in roots)
+        is_installed = any(file.is_relative_to(root) for root in installed)
+        if not is_local or is_installed or _NOT_LOCAL.search(str(file)):
+            continue
+        with contextlib.suppress(OSError):
+            if file.stat().st_size <= _LARGEST_SCRIPT_BYTES and (sha256 := sha256_of(file)) is not None:
+                digests[str(file)] = sha256
+    return dict(list(digests.items())[:_MOST_SCRIPT_FILES])
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadFile:
-    """The file of a user's workload as a launch used it."""
+    """A file of a user's workload or script as a launch used it."""
 
     path: Path
     sha256: str
 
 
 def workload_files(results: Iterable[Result]) -> dict[str, tuple[WorkloadFile, ...]]:
-    """By workload, the files that launches used: one, unless it changed; launches of earlier versions do not
-    say."""
+    """By workload, the files that launches used, each once unless it changed; some launches do not say."""
     files: dict[str, dict[WorkloadFile, None]] = {}
     for result in results:
-        for record in result.ranks[:1]:
-            path, sha256 = record.counters.get(WORKLOAD_FILE), record.counters.get(WORKLOAD_SHA256)
-            if isinstance(path, str) and isinstance(sha256, str):
+        for record in result.ranks[:1] if result.status != "invalid" else ():
+            used = [(record.counters.get(WORKLOAD_FILE), record.counters.get(WORKLOAD_SHA256))]
+            used += [(row.get("path"), row.get("sha256")) for row in record.tables.get(SCRIPT_FILES, ())]
+            for path, sha256 in used:
+                if not (isinstance(path, str) and isinstance(sha256, str)):
+                    continue
                 files.setdefault(result.trial.workload, {})[WorkloadFile(Path(path), sha256)] = None
     return {workload: tuple(used) for workload, used in files.items()}
 

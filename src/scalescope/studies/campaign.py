@@ -4,7 +4,7 @@ import dataclasses
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,11 +12,12 @@ from pathlib import Path
 from scalescope.analysis.durations import LaunchDurations
 from scalescope.errors import BadInput, Interrupted
 from scalescope.launch.launcher import Launcher, Outcome, RanksLost
-from scalescope.results.provenance import environment_id
+from scalescope.results.provenance import environment_id, workload_files
 from scalescope.results.result import Result
 from scalescope.results.run import Run, earlier_results, load_run, storable
 from scalescope.results.run_folder import RunFolder
 from scalescope.results.run_record import RunEnd, resume_command
+from scalescope.secret_variables import hidden, hide_in
 from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, FailedJobs, failure_weight
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.study import NextLaunches
@@ -116,6 +117,7 @@ class _Campaign:
     watcher: CampaignWatcher
     study: NextLaunches | None
     notes: list[str] = field(default_factory=list)
+    _code: dict[Path, str] = field(default_factory=dict)  # the SHA-256 of files that launches used
     _disturbed_in_a_row: int = 0  # repeats
 
     def __post_init__(self) -> None:
@@ -165,6 +167,7 @@ class _Campaign:
     def run(self, plan: Plan) -> RunEnd | None:
         """Run what is not done yet; returns why that ended early, None where it did not."""
         before = self._stored()
+        self._changed_file(before.results)
         finished = {result.key for result in before.of_status(*KEPT)}
         ordered = self._ordered(plan, before)
         durations = LaunchDurations(before.results, core_flops_per_s=plan.machine.core_flops_per_s)
@@ -253,6 +256,13 @@ class _Campaign:
         if interim is not None:
             self.watcher.verdict(interim)
 
+    def _changed_file(self, results: Iterable[Result]) -> Path | None:
+        """A file of the user's that launches used with another content than those before them."""
+        for file in (file for files in workload_files(results).values() for file in files):
+            if self._code.setdefault(file.path, file.sha256) != file.sha256:
+                return file.path
+        return None
+
     def _stored(self) -> Run:
         self.folder.check()
         return load_run(self.folder.path)
@@ -304,7 +314,7 @@ class _Campaign:
                 round=launch.stage_round,
                 order=order,
                 status=outcome.status,
-                reason=outcome.reason,
+                reason=None if outcome.reason is None else hidden(outcome.reason),
                 stopped_by=outcome.stopped_by,
                 rank=outcome.rank,
                 step=outcome.step,
@@ -314,9 +324,16 @@ class _Campaign:
                 duration_s=time.monotonic() - started,
                 environment_id=self.plan.environment or environment_id(self.plan.machine),
                 ranks=outcome.records,
-                notes=outcome.notes,
+                notes=[hidden(note) for note in outcome.notes],
                 telemetry=outcome.telemetry,
             )
+            for rank in range(trial.world_size):  # a script may print its arguments
+                hide_in(self.folder.log_file(trial.trial_id, number, rank))
+                hide_in(self.folder.rank_file(trial.trial_id, number, rank))
+            changed = self._changed_file([result] if result.status == "ok" else ())
+            if changed is not None:
+                reason = f"{changed} changed while this run was measured; start a new run"
+                result = dataclasses.replace(result, status="invalid", reason=reason)
             result = storable(result)
             self.folder.append(result)
             return result

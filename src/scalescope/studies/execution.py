@@ -39,7 +39,7 @@ from scalescope.results.run_record import (
     write_run_record,
 )
 from scalescope.results.stored.regular_files import read_bytes
-from scalescope.secret_variables import REDACTED
+from scalescope.secret_variables import holds_mark
 from scalescope.studies.campaign import nothing_finished_note, run_campaign
 from scalescope.studies.environment import continued_environment, environment_record
 from scalescope.studies.flags import deciding_flags
@@ -353,10 +353,8 @@ def check_same_request(stored: Path, wanted: Mapping[str, Any], neutral: Mapping
 
 
 def _difference(key: str, before: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    if (
-        key == "env" and REDACTED in (wanted.get("env") or {}).values()
-    ):  # an earlier version stored the values
-        return "env (to continue with values that are stored, add --no-redact-env)"
+    if holds_mark(str(wanted.get(key))) and not holds_mark(str(before.get(key))):  # the values were stored
+        return f"{key} (to continue with values that are stored, add --no-redact-env)"
     return f"{key} ({before.get(key, 'not set')}, now {wanted.get(key, 'not set')})"
 
 

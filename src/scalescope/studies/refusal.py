@@ -8,7 +8,7 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Launcher
 from scalescope.report.numbers import counted, data_size
-from scalescope.secret_variables import with_values
+from scalescope.secret_variables import with_secrets, with_values
 from scalescope.studies.plan import Plan
 from scalescope.studies.request import Request
 from scalescope.studies.study import Host, Study
@@ -26,7 +26,9 @@ def refuse_before_torch(study: Study, request: Request, launcher: Launcher) -> P
     plan = study.plan(request, Host(machine=machine))
     refuse_impossible(plan)
     for trial in plan.all_trials if not request.dry_run else ():
-        with_values(trial.env)  # refuses variables whose values are not known
+        with_values(trial.env)  # refuses secrets whose values are not known
+        if trial.is_command:
+            with_secrets(" ".join((trial.command, *trial.varied.values())))
     return plan
 
 

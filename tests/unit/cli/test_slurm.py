@@ -182,6 +182,7 @@ def test_a_template_and_setup_of_one_s_own(run: Run, tmp_path: Path) -> None:
         ((*_JOB, "--device=cuda"), "--device cuda needs --gpus-per-node"),
         ((*_JOB, "--world-size=1,4"), "4 ranks do not fit a job of 2; ask for more nodes"),
         ((*_JOB, "--env=NCCL_DEBUG=INFO"), "put 'export NAME=VALUE' into --setup"),
+        ((*_JOB, "--setup=a", "--setup=export HF_TOKEN=hunter2"), "--setup: line 2 holds a secret"),
         ((*_JOB, "--link=1gbit"), "use --launcher local"),
         ((*_JOB, "--name=a;b"), "--name: expected 1 to 64 letters"),
         ((*_JOB, "--partition=$(id)"), "--partition: '$(id)' is not allowed in an sbatch script"),

@@ -6,11 +6,13 @@ import json
 import subprocess
 import tarfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from scalescope.experiment.machine import Gpu, PrecisionSupport
 from scalescope.launch.fake import TWO_CORES
+from scalescope.results import provenance
 from scalescope.results.provenance import (
     WorkloadFile,
     describe_environment,
@@ -18,6 +20,7 @@ from scalescope.results.provenance import (
     git_archive,
     git_state,
     has_commit,
+    local_files,
     recorded_variables,
     sha256_of,
     workload_files,
@@ -123,6 +126,7 @@ def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_bytes(b"x = 1\n")
     assert sha256_of(tmp_path / "a.py") == hashlib.sha256(b"x = 1\n").hexdigest()
     assert sha256_of(tmp_path / "b.py") is None
+    assert sha256_of(Path("/dev/null")) is None
 
 
 def test_the_files_of_workloads_are_those_that_launches_recorded() -> None:
@@ -134,6 +138,35 @@ def test_the_files_of_workloads_are_those_that_launches_recorded() -> None:
     assert workload_files([*results, older]) == {
         "mine.py:build": (WorkloadFile(Path("/x/mine.py"), "aa"), WorkloadFile(Path("/x/mine.py"), "bb"))
     }
+
+
+def test_the_code_of_a_script_is_its_own_file_and_its_local_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, scripts = tmp_path / "work", tmp_path / "scripts"
+    names = ("scripts/train.py", "scripts/part.py", "work/pkg/model.py", "elsewhere/other.py")
+    names += ("work/.venv/lib/python3/site-packages/lib.py", "work/run/launch/sitecustomize.py")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    modules = {Path(name).stem: ModuleType(Path(name).stem) for name in names} | {"builtin": ModuleType("b")}
+    for name in names:
+        modules[Path(name).stem].__file__ = str(tmp_path / name)
+    modules["__main__"] = modules.pop("train")
+    modules["__main__"].__file__ = "../scripts/train.py"
+    modules["json"], modules["ours"] = json, provenance
+    monkeypatch.chdir(work)
+    paths = (scripts / "train.py", scripts / "part.py", work / "pkg/model.py")
+    assert local_files(modules) == {str(path): sha256_of(path) for path in paths}
+
+
+def test_a_script_that_runs_where_its_folder_was_removed_has_no_known_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert local_files({}) == {}
 
 
 def hostile_checkout(directory: Path) -> Path:

@@ -12,11 +12,15 @@ from scalescope.report.numbers import counted
 from scalescope.report.render.drawing import svg_for_page
 from scalescope.report.render.terms import TermMarker
 from scalescope.report.render.text import body_lines, detail_lines
+from scalescope.results.printable import printable_lines
 from scalescope.version import __version__
 
 
 def page(chapters: tuple[Chapter, ...], title: str, runs: int) -> str:
-    """The whole page; everything that comes from runs is escaped, and nothing is loaded from elsewhere."""
+    """The whole page; everything that comes from runs is escaped, and nothing is loaded from elsewhere.
+
+    Control characters, such as those of a host's name, are spelled out.
+    """
     environment, safe = _jinja()
     template = environment.from_string(
         resources.files("scalescope.report.render").joinpath("page.html.j2").read_text(encoding="utf-8")
@@ -35,7 +39,7 @@ def page(chapters: tuple[Chapter, ...], title: str, runs: int) -> str:
         detail_lines=detail_lines,
         unbroken=_unbroken,
     )
-    return text
+    return printable_lines(text)
 
 
 def _unbroken(cell: str) -> str:

@@ -25,8 +25,10 @@ def _by_name(run: Run) -> dict[str, list[str]]:
     """By the name of a file, or of a module, what launches recorded of it."""
     digests: dict[str, set[str]] = {}
     for workload, files in workload_files(run.results).items():
-        source, _ = source_and_function(workload)
-        digests.setdefault(PurePath(source).name, set()).update(file.sha256 for file in files)
+        source, function = source_and_function(workload)
+        for file in files:  # those of a training command have names of their own
+            name = PurePath(source).name if function != workload else file.path.name
+            digests.setdefault(name, set()).add(file.sha256)
     return {name: sorted(values) for name, values in digests.items()}
 
 

@@ -4,6 +4,7 @@ Reading results and making plans take long to import, so each check imports what
 """
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import platform
 from dataclasses import dataclass
@@ -96,7 +97,8 @@ def refuse_finished(study: Study, request: Request) -> None:
     if plan is None:
         return
     run = load_run(path)
-    if missing_launches(plan.launches(), run) or _wants_more(study, run):
+    asked = dataclasses.replace(plan, continues=False)  # every round that is wanted now, also of a command
+    if missing_launches(asked.launches(), run) or _wants_more(study, run):
         return
     raise BadInput(f"resume: {path} is finished; a larger --repeats adds launches")
 

@@ -24,6 +24,7 @@ from scalescope.results.files import to_text, write_atomically
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import ENVIRONMENT, RUN, TRIALS, RunFolder, point_latest_at
 from scalescope.results.run_record import read_run_record, write_run_record
+from scalescope.secret_variables import with_secrets
 from scalescope.studies.campaign import missing_launches
 from scalescope.studies.execution import write_files
 from scalescope.studies.plan import Launch
@@ -110,6 +111,7 @@ def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
         )
     if not run.request.resume and ((run.path / TRIALS).exists() or job_id_of(run.path)):
         raise BadInput(f"{run.path} already holds a run; --resume continues it, another folder starts anew")
+    with_secrets(run.yaml)  # refuses those whose values are not known
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

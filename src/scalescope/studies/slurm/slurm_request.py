@@ -16,6 +16,7 @@ from scalescope.interpreter import python_module
 from scalescope.launch.slurm.script import SlurmJob, sbatch_script
 from scalescope.results.old_formats import request_of_comment
 from scalescope.results.run_folder import new_run_path, read_json
+from scalescope.secret_variables import looks_secret
 from scalescope.studies.execution import check_same_request
 from scalescope.studies.flags import deciding_flags, written_flags
 from scalescope.studies.request import Request
@@ -75,6 +76,8 @@ def prepare(study: Study, request: Request, flags: Entries, setup: tuple[str, ..
         request = _as_begun(study, request, path)
     asked = slurm_from(flags)
     experiment = request.experiment(study.defaults)
+    if experiment.measuring.redact_env:
+        _refuse_secrets(setup)
     template = template if isinstance(template, str) else _template(asked)
     tasks_per_node = _tasks_per_node(asked, experiment)
     _check_ranks(experiment, asked.nodes * tasks_per_node)
@@ -115,6 +118,16 @@ def prepare(study: Study, request: Request, flags: Entries, setup: tuple[str, ..
         notes=_notes(study, experiment, job),
         stored_shell_text=shell_text,
     )
+
+
+def _refuse_secrets(setup: tuple[str, ...]) -> None:
+    """Refuse lines whose secrets the script of the job would store."""
+    for number, line in enumerate(setup, start=1):
+        if looks_secret("", line):
+            raise BadInput(
+                f"--setup: line {number} holds a secret, which the job's script would store; export the "
+                "variable before you submit, which jobs inherit, or add --no-redact-env"
+            )
 
 
 def _stored_shell_text(before: dict[str, Any], flags: Entries, setup: tuple[str, ...]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ record."""
 import json
 import math
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from scalescope.catalog.benchmarks.train import Train
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.files import write_atomically
+from scalescope.results.provenance import SCRIPT_FILES, local_files
 from scalescope.results.ranks.attach_job import AttachJob
 from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.results.result import WINDOW
@@ -103,6 +105,7 @@ class ScriptMeasuring:
                 self.ranks.rank, int(os.environ.get("LOCAL_RANK", self.ranks.rank)), device, []
             ),
         }
+        self._files = local_files(sys.modules) if self.ranks.rank == 0 else {}
         self._write()
         self.position.enter(RankStage.WARMUP)
         self._ticks = 0
@@ -329,6 +332,9 @@ class ScriptMeasuring:
     def _finish_record(
         self, samples: dict[str, list[float]], counters: dict[str, Any], tables: dict[str, Any]
     ) -> None:
+        if self._files:  # those that were edited since were loaded as they were
+            self._files = local_files(sys.modules) | self._files
+            tables[SCRIPT_FILES] = [{"path": path, "sha256": self._files[path]} for path in self._files]
         self._record.update(state="done", samples=samples, counters=counters, tables=tables)
         self._write()
         self.is_over = True

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ class ProcessFile:
         self._folder = Path(job.directory) / PROCESSES
         self._prefix = f"{node_name()}-" if job.node else ""
         self._facts: dict[str, Any] = {
-            "argv": sys.orig_argv[:8],
             "torch": False,
             "steps": 0,
             "rank": None,

@@ -72,6 +72,13 @@ def test_nothing_from_a_run_becomes_a_tag_or_an_attribute(text: str) -> None:
     }
 
 
+def test_control_characters_are_spelled_out_wherever_they_come_from() -> None:
+    name = "host\x1b]0;x\x07\x00\u202e\x9b"
+    text = page((chapter(name, figures=(picture(text=name),)),), name, 1)
+    assert all(letter.isprintable() or letter in "\n\u00a0" for letter in text)
+    assert r"host\x1b]0;x\x07\x00\u202e\x9b" in text
+
+
 def test_braces_are_no_template() -> None:
     assert "{{ 7 * 7 }}" in page((chapter("{{ 7 * 7 }}"),), "t", 1)
 
