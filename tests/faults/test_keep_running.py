@@ -1,0 +1,26 @@
+"""A training that is measured with --keep-running reaches its last step and saves, whatever happens to us."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.faults.keep_running_cases import CASES, run
+from tests.speed import patience
+
+pytestmark = [pytest.mark.gloo, pytest.mark.slow]
+_TESTED = ("run folder removed", "disk full", "setuid", "clocks frozen", "hostile batch", "SIGTERM", "Ctrl-C")
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.fault in _TESTED], ids=lambda case: case.fault
+)
+@pytest.mark.fault(52)
+@pytest.mark.fault(53)
+def test_the_training_goes_on(case, tmp_path: Path, seen) -> None:  # type: ignore[no-untyped-def]
+    if case.needs_root and os.geteuid() != 0:
+        pytest.skip("requires root")
+    ended = run(case, tmp_path, patience(60))
+    assert ended.saved, ended.output
+    assert ended.handled == bool(case.signals)
+    seen(f"{case.fault}: code {ended.code}, the training saved at its end")
