@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from scalescope import clocks  # noqa: F401 - taken before the script can replace them
@@ -34,6 +35,9 @@ def begin(job_file: str | None = None) -> None:
             _attach()
         except Exception as error:
             process.update(error=f"{type(error).__name__}: {error}")
+            if not job.settings.get("keep_running"):
+                traceback.print_exception(error)
+                os._exit(1)
 
     def _attach() -> None:
         with apart_from_script():

@@ -14,13 +14,15 @@ from scalescope.launch.local.command.crash_line import crash_line
 from scalescope.launch.local.command.views import CHOICES
 from scalescope.launch.local.rank_watch import signal_name
 from scalescope.launch.memory_kills import OUT_OF_MEMORY, MemoryKills
+from scalescope.private_view import OVERLAY, REDIRECT
 from scalescope.quantities import counted
 from scalescope.results.printable import printable
 from scalescope.results.ranks.attach_job import PROCESSES
 from scalescope.results.run_folder import read_json
 
 _WITHOUT_PATH = "start it with `python -m scalescope.attach -- ...`"
-_FORBIDDEN = re.compile(r"PermissionError|Permission denied|os error 13|Read-only file system")
+_NO_OVERLAY = re.compile(r"Read-only file system|os error 30|Value too large for defined data type")
+_NOT_REDIRECTED = re.compile(r"PermissionError|Permission denied|os error 13")
 _OUT_OF_MEMORY = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "MemoryError")
 
 
@@ -50,7 +52,7 @@ class CommandEvidence:
     silent_ranks: Sequence[int]  # that neither wrote a record nor are any process's
     steps: int  # of the rank that is furthest
     log: Path
-    is_redirected: bool = False  # writing is forbidden, and what Python writes goes to copies
+    view: str | None = None  # the kind of its private view of the file system
     kills: MemoryKills = dataclasses.field(default_factory=MemoryKills)
 
     def explain_end(self, exit_code: int) -> Outcome:
@@ -66,12 +68,17 @@ class CommandEvidence:
             reason = f"the command exited with code {exit_code}" + (f": {line}" if line else "")
             if self.kills.in_group:  # its launcher ends well, and says that a rank was killed
                 return self._failed(f"{reason}; the kernel {OUT_OF_MEMORY}", out_of_memory=True)
-            if self.is_redirected and _FORBIDDEN.search(line):
+            if self._is_forbidden(line):
                 return self._invalid(
                     f"{reason}; the command writes there in a way that cannot be kept apart here; {CHOICES}"
                 )
             return self._failed(reason, out_of_memory=line.startswith(_OUT_OF_MEMORY))
         return self.not_loaded() or self._invalid(self._too_few_steps())
+
+    def _is_forbidden(self, line: str) -> bool:
+        """Whether an error comes from a write that the private view does not allow."""
+        forbidden = {OVERLAY: _NO_OVERLAY, REDIRECT: _NOT_REDIRECTED}.get(self.view or "")
+        return forbidden is not None and forbidden.search(line) is not None
 
     def not_loaded(self) -> Outcome | None:
         """That our code does not run in the command, or not in all of its ranks; None where it does."""

@@ -14,7 +14,6 @@ from scalescope.launch.local.command.processes import CommandProcess
 from scalescope.launch.local.command.views import Writes
 from scalescope.launch.local.logs import cap_log
 from scalescope.launch.local.rank_watch import RankWatch, SupervisedLaunch
-from scalescope.private_view import REDIRECT
 from scalescope.quantities import data_size
 from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.results.ranks.secondary_errors import is_secondary_error
@@ -263,6 +262,6 @@ class CommandSupervisor:
             ],
             steps=self._watch.completed_steps(),
             log=self._command.log,
-            is_redirected=self._command.writes is not None and self._command.writes.view.kind == REDIRECT,
+            view=None if self._command.writes is None else self._command.writes.view.kind,
             kills=self._command.launch.kills,
         )
