@@ -89,5 +89,20 @@ ROWS = (
     ),
     Row(49, "secrets in the environment or in --env", "in no file that is written"),
     Row(50, "listening sockets", "none beyond loopback"),
+    Row(
+        51,
+        "a measured command saves checkpoints in any usual way",
+        "the user's folder is as it was, or the command is refused",
+    ),
+    Row(52, "our record cannot be written under --keep-running", "the training reaches its end; noted once"),
+    Row(53, "signals under --keep-running", "passed on as they are; the training is never ended by us"),
+    Row(
+        54,
+        "a ledger that is damaged, locked, a FIFO, a device or unwritable; no HOME",
+        "a warning; what was measured is written before",
+    ),
+    Row(55, "a script changes between launches or before `resume`", "noticed by its hash, not pooled"),
+    Row(56, "secrets by their value, in URLs, in a measured command", "in no file that is written"),
+    Row(57, "runs that start in the same second", "each has a folder of its own"),
 )
 BY_NUMBER = {row.number: row for row in ROWS}
