@@ -373,9 +373,9 @@ class Redirection:
             "getcwd": self.getcwd,
             "lstat": self.reading(_lstat, follow=False),
             "readlink": self.reading(_readlink, follow=False),
-            "system": self._started(os.system),
         }
         replaced |= {name: self.reading(getattr(os, name)) for name in ("stat", "access")}
+        replaced |= {name: self._started(getattr(os, name)) for name in ("system",)}
         replaced |= {
             name: self.changing(getattr(os, name)) for name in ("chmod", "chown", "utime", "truncate")
         }
