@@ -24,9 +24,9 @@ SYSTEMS = {  # what the system lacks
     "nothing": "landlock",
 }
 VERBS = {
-    "train": ("train", "--window", "0.5s", "--no-breakdown"),
-    "scale": ("scale", "--world-size", "1,2", "--repeats", "1", "--window", "0.5s", "--no-waterfall"),
-    "tune": ("tune", "--budget", "40s", "--window", "0.3s", "--world-size", "1"),
+    "train": ("train", "--window", "0.2s", "--no-breakdown"),
+    "scale": ("scale", "--world-size", "1,2", "--repeats", "1", "--window", "0.2s", "--no-waterfall"),
+    "tune": ("tune", "--budget", "25s", "--window", "0.2s", "--world-size", "1"),
 }
 
 
@@ -72,7 +72,7 @@ def run(way: str, verb: str, system: str) -> tuple[str, str]:
         lacks = SYSTEMS[system]
         words = [] if lacks is None else [sys.executable, str(RESTRICTED), lacks]
         words += [sys.executable, "-m", "scalescope", *VERBS[verb], "--output-dir", str(output)]
-        words += ["--device", "cpu", "--", *command_of(way, verb)]
+        words += ["--device", "cpu", "--no-repeat-disturbed", "--", *command_of(way, verb)]
         environment = {**os.environ, "SAVING_ELSEWHERE": str(elsewhere), "COLUMNS": "200"}
         done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         is_same = (state_of(folder), state_of(elsewhere)) == before
