@@ -105,14 +105,12 @@ def _enter_namespace(view: View) -> None:
     top = [entry.path for entry in os.scandir("/") if entry.is_dir(follow_symlinks=False)]
     real = [path for path, kind in mounts.items() if kind not in _VIRTUAL and Path(path).is_dir()]
     wanted = {path for path in (*top, *real) if not is_below(path, SHARED)} | set(view.covered)
-    kept = [path for path in mounts if path not in wanted] + [
-        path for path in view.writable if path not in mounts
-    ]
-    with _held([*wanted, *kept]) as held:
+    kept = {*mounts, *view.writable, *_listening_sockets()} - wanted
+    with _held([*wanted, *kept, view.folder]) as held:
         overlays = _Overlays(view, held, has_privileges=is_root)
         for path in sorted(wanted & held.keys(), key=_depth):
             overlays.cover(path)
-        for path in sorted(set(kept) & held.keys(), key=_depth):
+        for path in sorted(kept & held.keys(), key=_depth):
             with contextlib.suppress(OSError):  # its folder is not covered, or it is below one of these
                 _mount(_path_of(held[path]), path, None, _BIND | _RECURSIVE)
     with contextlib.suppress(OSError):  # an old system: entries of the root folder itself stay writable
@@ -127,8 +125,9 @@ class _Overlays:
     """Mounts overlays, each with a folder for what is changed below it."""
 
     def __init__(self, view: View, held: dict[str, int], *, has_privileges: bool) -> None:
-        self._held, self._layers, self._number = held, Path(view.folder), 0
-        self._memory_bytes = view.memory_bytes
+        self._held, self._number, self._folder = held, 0, view.folder
+        self._layers = Path(_path_of(held[view.folder]))  # where it is now: its path may become read-only
+        self._memory_bytes, self._covered = view.memory_bytes, view.covered
         # An overlay of an unprivileged user cannot rename folders that were there before.
         self._options = "redirect_dir=on" if has_privileges else "userxattr"
 
@@ -148,8 +147,8 @@ class _Overlays:
             if self._number or not self._memory_bytes:
                 raise
             # The first one: a file system such as overlayfs itself or NFS cannot hold changes.
-            _mount("tmpfs", str(self._layers), "tmpfs", 0, f"size={self._memory_bytes},mode=700")
-            self._memory_bytes = 0
+            _mount("tmpfs", self._folder, "tmpfs", 0, f"size={self._memory_bytes},mode=700")
+            self._memory_bytes, self._layers = 0, Path(self._folder)
             self._mount_once(path)
         self._number += 1
 
@@ -179,8 +178,12 @@ class _Overlays:
         _mount(path, path, None, _BIND | _RECURSIVE)
         _make_read_only(path)
         for entry in os.scandir(path):
-            below_others = entry.path in self._held or is_below(entry.path, SHARED)
-            if entry.is_dir(follow_symlinks=False) and not below_others:
+            has_own_turn = entry.path in self._held or is_below(entry.path, SHARED)
+            # What we may not write to can stay read-only, unless a folder of the user is inside.
+            is_wanted = os.access(entry.path, os.W_OK) or any(
+                is_below(folder, [entry.path]) for folder in self._covered
+            )
+            if entry.is_dir(follow_symlinks=False) and is_wanted and not has_own_turn:
                 with contextlib.suppress(OSError):  # it stays read-only
                     self.cover(entry.path, depth + 1)
 
@@ -203,6 +206,15 @@ def _mount_points() -> Iterator[tuple[str, str]]:
         for line in file:
             fields, _, rest = line.partition(" - ")
             yield _unescaped(fields.split()[4]), rest.split()[0]
+
+
+def _listening_sockets() -> Iterator[str]:
+    """Paths at which processes of this host listen: an overlay would hide them."""
+    with contextlib.suppress(OSError), open("/proc/net/unix", errors="surrogateescape") as file:  # noqa: PTH123
+        for line in file:
+            path = line.rstrip("\n").split(" ", 8)[-1].strip()
+            if path.startswith("/") and Path(path).is_socket():
+                yield path
 
 
 def _unescaped(path: str) -> str:
@@ -236,12 +248,15 @@ def _check_owners(folders: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _held(paths: Sequence[str]) -> Iterator[dict[str, int]]:
-    """Descriptors of what is at these paths now; those that cannot be opened are left out."""
+    """Descriptors of what is at these paths now; what is not there, or not for us, is left out."""
     with contextlib.ExitStack() as stack:
         held = {}
         for path in paths:
-            with contextlib.suppress(OSError):
+            try:
                 held[path] = stack.enter_context(_opened(path))
+            except OSError as problem:
+                if problem.errno in (errno.EMFILE, errno.ENFILE):
+                    raise
         yield held
 
 
