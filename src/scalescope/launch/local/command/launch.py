@@ -156,6 +156,7 @@ class CommandLaunch:
         )
         check_program(words[0], environment)
         in_front = [] if writes is None else writes.words
+        environment |= {} if writes is None else writes.environment
         return start_command(
             [*in_front, *words], environment, self.log, job_file, outlives_us=self.trial.keeps_running
         )

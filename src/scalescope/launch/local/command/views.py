@@ -50,6 +50,15 @@ class Writes:
         """The words in front of the command."""
         return [] if self.is_checked_by_ranks else [*_PROGRAM, str(_file_of(self.view))]
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of the command: a folder for temporary files that torch's C++ code can write to."""
+        if is_below(tempfile.gettempdir(), self.view.writable) or self.view.kind == OVERLAY:
+            return {}
+        folder = Path(self.view.folder, "tmp")
+        folder.mkdir(exist_ok=True)
+        return {"TMPDIR": str(folder)}
+
     def written_bytes(self) -> int:
         """What was written so far, on disk."""
         sizes = 0
