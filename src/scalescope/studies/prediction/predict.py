@@ -39,7 +39,7 @@ def predict(path: Path, request: PredictionRequest, network: str | None = None) 
     ledger = read_ledger()
     residuals = residuals_of(ledger.entries)
     answers = _answers([answer(inputs, request, residuals) for inputs in inputs_of(run, times)], request)
-    warnings = (*run.warnings, *ledger.warnings, *remember_predictions(run))
+    warnings = (*run.warnings, *(remember_predictions(run) or ledger.warnings))
     return PredictReport(
         sections=tuple(section for each in answers for section in prediction_sections(each)),
         data={"run": str(path), "network": network, "predictions": [answer_json(each) for each in answers]},
@@ -49,7 +49,8 @@ def predict(path: Path, request: PredictionRequest, network: str | None = None) 
 
 def show_ledger() -> PredictReport:
     """Errors by kind, and how often intervals held."""
-    ledger, file = read_ledger(), str(ledger_file())
+    ledger, path = read_ledger(), ledger_file()
+    file = None if path is None else str(path)
     return PredictReport(sections=(ledger_section(ledger, file),), data=ledger_json(ledger, file))
 
 
