@@ -2,30 +2,33 @@
 
     python benchmarks/mutated_runs.py [--runs FOLDER ...] [--folders 1000] [--seed 0] [--minutes 40]
 
-Copies runs (those below --runs, and some made through a simulated launcher), changes each copy at random
-(bytes, JSON values of other types, huge and deep ones, links, FIFOs, devices, gzip bombs, odd names), and
-calls `list`, `explain`, `report`, `compare` and `resume` on it, in a process of its own with 4 GiB and 10 s
-per call. Claimed: no traceback, no wait above 10 s, nothing outside the folder shown or changed; exit code 1
-otherwise.
+Copies runs (those below --runs, stored ones of the tests, and some made through a simulated launcher), adds
+what only some launches store (profiles, tables, topologies, traces), changes each copy, its traces and a
+ledger at random (bytes, JSON values of other types, huge and deep ones, links, FIFOs, devices, held locks,
+gzip bombs, odd names), and calls `list`, `predict`, `predict --ledger`, `explain`, `report`, `compare` and
+`resume` on it, in a process of its own with 4 GiB and 10 s per call. Claimed: no traceback, no wait above
+10 s, nothing outside the folder shown or changed; exit code 1 otherwise.
 """
 
 import argparse
 import collections
 import concurrent.futures
-import multiprocessing
 import os
+import queue
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from mutating.calls import VERBS, Checked, check_folder, remove_folder
-from mutating.sources import make_sources, runs_below
+from mutating.calls import VERBS, Caller, Checked, check_folder, remove_folder
+from mutating.sources import enriched_copies, make_sources, runs_below
 
 from scalescope.quantities import counted
 
 _SHOWN = 40  # problems
+_STORED = Path(__file__).parents[1] / "tests" / "old_runs"
 
 
 def main() -> int:
@@ -42,36 +45,41 @@ def main() -> int:
     deadline = time.monotonic() + 60.0 * arguments.minutes
     began = time.monotonic()
     where = Path(tempfile.mkdtemp(prefix="scalescope-mutated-"))
-    sources = [*runs_below(arguments.runs), *make_sources(where / "sources")]
+    made = [*make_sources(where / "made"), *runs_below([_STORED])]
+    enriched = enriched_copies(made, where / "enriched")
+    predictable = [run for run in enriched if run.name.startswith("scale")]
+    sources = [*runs_below(arguments.runs), *made, *enriched, *predictable * 5]
     seeds = range(arguments.seed, arguments.seed + arguments.folders)
-    context = multiprocessing.get_context("fork")
     checked: list[Checked] = []
-    with concurrent.futures.ProcessPoolExecutor(arguments.processes, mp_context=context) as pool:
-        futures = [pool.submit(_check, seed, sources, where, deadline, arguments.keep) for seed in seeds]
+    callers: queue.SimpleQueue[Caller] = queue.SimpleQueue()
+    for _ in range(arguments.processes):
+        callers.put(Caller())
+
+    def check(seed: int) -> Checked | None:
+        if time.monotonic() > deadline:
+            return None
+        caller = callers.get()
+        try:
+            result = check_folder(seed, sources, where, caller)
+        finally:
+            callers.put(caller)
+        if not (arguments.keep and result.problems):
+            remove_folder(seed, where)
+        return result
+
+    with concurrent.futures.ThreadPoolExecutor(arguments.processes) as pool:
+        futures = [pool.submit(check, seed) for seed in seeds]
         for future in concurrent.futures.as_completed(futures):
             result = future.result()
             if result is not None:
                 checked.append(result)
                 for call in result.problems:
                     print(f"seed {result.seed} ({result.source}): {call.verb}: {call.problem!a}", flush=True)
+    for _ in range(arguments.processes):
+        callers.get().close()
     if not arguments.keep:
-        _remove(where)
+        shutil.rmtree(where, ignore_errors=True)
     return _summary(checked, time.monotonic() - began, len(sources))
-
-
-def _check(seed: int, sources: list[Path], where: Path, deadline: float, keep: bool) -> Checked | None:
-    if time.monotonic() > deadline:
-        return None
-    checked = check_folder(seed, sources, where)
-    if not (keep and checked.problems):
-        remove_folder(seed, where)
-    return checked
-
-
-def _remove(where: Path) -> None:
-    import shutil
-
-    shutil.rmtree(where, ignore_errors=True)
 
 
 def _summary(checked: Iterable[Checked], seconds: float, sources: int) -> int:
