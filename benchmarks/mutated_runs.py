@@ -6,8 +6,8 @@ Copies runs (those below --runs, stored ones of the tests, and some made through
 what only some launches store (profiles, tables, topologies, traces), changes each copy, its traces and a
 ledger at random (bytes, JSON values of other types, huge and deep ones, links, FIFOs, devices, held locks,
 gzip bombs, odd names), and calls `list`, `predict`, `predict --ledger`, `explain`, `report`, `compare` and
-`resume` on it, in a process of its own with 4 GiB and 10 s per call. Claimed: no traceback, no wait above
-10 s, nothing outside the folder shown or changed; exit code 1 otherwise.
+`resume` on it, in a process of its own with 4 GiB, 10 s of CPU and 60 s per call. Claimed: no traceback,
+no call beyond these, nothing outside the folder shown or changed; exit code 1 otherwise.
 """
 
 import argparse
@@ -87,14 +87,15 @@ def _summary(checked: Iterable[Checked], seconds: float, sources: int) -> int:
     calls = [call for folder in folders for call in folder.calls]
     made_of = f"{counted(len(folders), 'folder')} from {counted(sources, 'run')}"
     print(f"\n{made_of}, {len(calls)} calls, {seconds:.0f} s")
-    print(f"{'verb':10}{'calls':>7}{'problems':>10}{'longest':>10}  exit codes")
+    print(f"{'verb':10}{'calls':>7}{'problems':>10}{'longest':>10}{'most CPU':>10}  exit codes")
     for verb in VERBS:
         own = [call for call in calls if call.verb == verb]
         codes = collections.Counter(str(call.code) for call in own)
         shown = ", ".join(f"{code}: {count}" for code, count in sorted(codes.items()))
         longest = max((call.seconds for call in own), default=0.0)
+        most_cpu = max((call.cpu_s for call in own), default=0.0)
         problems = sum(bool(call.problem) for call in own)
-        print(f"{verb:10}{len(own):7}{problems:10}{longest:9.1f}s  {shown}")
+        print(f"{verb:10}{len(own):7}{problems:10}{longest:9.1f}s{most_cpu:9.1f}s  {shown}")
     peak = max((folder.peak_bytes for folder in folders), default=0)
     print(f"Peak memory of a process: {peak / (1 << 20):.0f} MiB")
     failing = [folder for folder in folders if folder.problems]
