@@ -1,6 +1,6 @@
 """Mutated run folders through every command that reads stored runs: tracebacks, waits and memory.
 
-    python benchmarks/mutated_runs.py [--runs FOLDER ...] [--folders 1000] [--seed 0] [--minutes 40]
+    python benchmarks/mutated_runs.py [--runs FOLDER ...] [--folders 1000] [--seed 0] [--no-figures]
 
 Copies runs (those below --runs, stored ones of the tests, and some made through a simulated launcher), adds
 what only some launches store (profiles, tables, topologies, traces), changes each copy, its traces and a
@@ -40,6 +40,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first folder; the others follow")
     parser.add_argument("--minutes", type=float, default=40.0, help="no folder is begun after that")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--no-figures", action="store_true", help="pages without figures: most of their time")
     parser.add_argument("--keep", action="store_true", help="keep the folders with problems, and say where")
     arguments = parser.parse_args()
     deadline = time.monotonic() + 60.0 * arguments.minutes
@@ -48,12 +49,12 @@ def main() -> int:
     made = [*make_sources(where / "made"), *runs_below([_STORED])]
     enriched = enriched_copies(made, where / "enriched")
     predictable = [run for run in enriched if run.name.startswith("scale")]
-    sources = [*runs_below(arguments.runs), *made, *enriched, *predictable * 5]
+    sources = [*runs_below(arguments.runs), *made, *enriched, *predictable * 10]
     seeds = range(arguments.seed, arguments.seed + arguments.folders)
     checked: list[Checked] = []
     callers: queue.SimpleQueue[Caller] = queue.SimpleQueue()
     for _ in range(arguments.processes):
-        callers.put(Caller())
+        callers.put(Caller(draws=not arguments.no_figures))
 
     def check(seed: int) -> Checked | None:
         if time.monotonic() > deadline:

@@ -109,6 +109,15 @@ def flip_bytes(folder: Path, rng: random.Random) -> None:
     path.write_bytes(content)
 
 
+def change_character(folder: Path, rng: random.Random) -> None:
+    """Change single characters of the results or of the environment: most lines stay valid JSON."""
+    path = _own(folder, rng.choice(("trials.jsonl", "trials.jsonl", "environment.json")))
+    content = bytearray(_content(path))
+    for _ in range(rng.choice((1, 1, 5)) if content else 0):
+        content[rng.randrange(len(content))] = rng.choice(b"0123456789eE-.abcxyz_/")
+    path.write_bytes(content)
+
+
 def truncate(folder: Path, rng: random.Random) -> None:
     path = _file(folder, rng)
     content = _content(path)
@@ -398,6 +407,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *(special_file,) * 2,
     *(flip_bytes, truncate, replace_content, change_text, repeat_or_drop_lines, swap_files, remove),
     *(change_trace,) * 3,
+    *(change_character,) * 4,
     *(odd_names, gzip_bomb, large_file, take_rights),
 )
 LEDGER_OPERATIONS: tuple[Operation, ...] = (

@@ -68,7 +68,9 @@ def enriched_copies(runs: Sequence[Path], root: Path) -> list[Path]:
     for number, run in enumerate(runs):
         copy = root / f"{run.name}-{number}"
         shutil.copytree(run, copy)
-        lines = [_enriched(json.loads(line), copy) for line in (copy / "trials.jsonl").open("rb")]
+        lines = [
+            _enriched(json.loads(line), copy) for line in (copy / "trials.jsonl").read_bytes().splitlines()
+        ]
         (copy / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         environment = json.loads((copy / "environment.json").read_bytes())
         environment["system"] = {**(environment.get("system") or {}), "topology": _TOPOLOGY}
