@@ -112,6 +112,8 @@ def flip_bytes(folder: Path, rng: random.Random) -> None:
 def change_character(folder: Path, rng: random.Random) -> None:
     """Change single characters of the results or of the environment: most lines stay valid JSON."""
     path = _own(folder, rng.choice(("trials.jsonl", "trials.jsonl", "environment.json")))
+    if not path.is_file():
+        raise OSError("no such file is left")
     content = bytearray(_content(path))
     for _ in range(rng.choice((1, 1, 5)) if content else 0):
         content[rng.randrange(len(content))] = rng.choice(b"0123456789eE-.abcxyz_/")
