@@ -247,6 +247,18 @@ def test_what_was_measured_is_stored_whatever_fails_after_it(monkeypatch: pytest
     assert {row["world_size"] for row in training} == {1, 2, 4}
 
 
+def test_what_is_missing_is_named_with_what_could_not_be_read(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure()
+    monkeypatch.setattr(inputs, "profiles_of", lambda run: ())
+    trials = Path("run/trials.jsonl")
+    trials.write_text(trials.read_text().replace('"rank":0', '"rank":"0.5"', 1))
+    refused = call("run")
+    assert refused.code == 2
+    assert "no profile of one rank" in refused.err and "run/trials.jsonl:1: left out" in refused.err
+
+
 def test_without_a_home_folder_one_note_says_so(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scalescope.results.ledger.ledger_file", lambda: None)
     watcher = measure()
