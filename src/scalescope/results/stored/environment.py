@@ -92,8 +92,10 @@ def read_environment(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
         return {}, () if problem is None else (problem,)
     warnings: list[str] = []
     kept = fitting(stored, _SHAPE, "", lambda problem: warnings.append(f"{path}: left out: {problem}"))
-    known = {name: part for name, part in (kept or {}).items() if part is not None}
-    return _with_whole_parts(known, path, warnings), tuple(warnings)
+    environment = kept or {}
+    if environment.get("machine") is None:
+        environment.pop("machine", None)  # no run stores that it has none
+    return _with_whole_parts(environment, path, warnings), tuple(warnings)
 
 
 def _with_whole_parts(environment: dict[str, Any], path: Path, warnings: list[str]) -> dict[str, Any]:
