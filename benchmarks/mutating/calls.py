@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -169,22 +170,35 @@ def _serve(*, most_s: float, draws: bool, broken: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     with Path(os.devnull).open("wb") as nothing:
         os.dup2(nothing.fileno(), 1)
-    _prepare(draws=draws, broken=broken)
+    is_warm = False
+    _replace(draws=draws, broken=broken)
     for line in sys.stdin:
         parent, run, source, verbs = json.loads(line)
+        if not is_warm:
+            _warm_up(Path(source))
+            is_warm = True
         calls, peak = _in_child(Path(parent), Path(run), Path(source), verbs, most_s)
         answer = {"calls": [dataclasses.asdict(call) for call in calls], "peak_bytes": peak}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
 
-def _prepare(*, draws: bool, broken: str) -> None:
-    """Load what all calls need, and replace what a test wants to be replaced."""
+def _warm_up(source: Path) -> None:
+    """Call every verb on a healthy run: what is loaded then need not be loaded again in every fork."""
+    with tempfile.TemporaryDirectory(prefix="scalescope-healthy-") as parent:
+        run = Path(parent) / "runs" / "run"
+        shutil.copytree(source, run)
+        _set_up(Path(parent), source)
+        for verb in VERBS:
+            _call(verb, run, source, MOST_WAIT_S)
+        os.chdir("/")
+
+
+def _replace(*, draws: bool, broken: str) -> None:
+    """Replace what a test wants to be replaced."""
     import importlib
 
-    import scalescope.report.render.page as page
-    import scalescope.studies.prediction.predict
-    import scalescope.studies.report  # noqa: F401
+    from scalescope.report.render import page
 
     if not draws:
         page.svg_for_page = lambda figure: "<svg></svg>"
@@ -227,15 +241,7 @@ def _call_all(
     code = 1
     try:
         resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
-        os.environ["COLUMNS"] = "100"
-        os.environ["SCALESCOPE_LEDGER"] = str(parent / "data" / LEDGER)
-        os.environ["XDG_CACHE_HOME"] = str(parent / "cache")
-        machine = _machine_of(source)
-        measuring._local_launcher = lambda *_: FakeLauncher(
-            MODEL, machine, _without_traces
-        )  # nothing real is launched
-        resuming.machine_here = dict
-        os.chdir(parent)
+        _set_up(parent, source)
         with answers.open("w") as stream:
             for verb in verbs:
                 call = _call(verb, run, source, most_s)
@@ -244,6 +250,17 @@ def _call_all(
         code = 0
     finally:
         os._exit(code)
+
+
+def _set_up(parent: Path, source: Path) -> None:
+    """Let commands work below a folder, and launch nothing real."""
+    os.environ["COLUMNS"] = "100"
+    os.environ["SCALESCOPE_LEDGER"] = str(parent / "data" / LEDGER)
+    os.environ["XDG_CACHE_HOME"] = str(parent / "cache")
+    machine = _machine_of(source)
+    measuring._local_launcher = lambda *_: FakeLauncher(MODEL, machine, _without_traces)
+    resuming.machine_here = dict
+    os.chdir(parent)
 
 
 def _without_traces(trial: Trial, launch: int) -> Outcome | None:
