@@ -29,7 +29,7 @@ FILE = "ledger.jsonl"
 VARIABLE = "SCALESCOPE_LEDGER"
 LARGEST_BYTES = 16 << 20  # of the user's ledger: more than 20,000 predictions
 LOCK_S = 2.0  # how long another process may hold the lock
-NO_HOME = f"there is no ledger, because there is no home folder; {VARIABLE}=FILE names one"
+NO_HOME = f"there is no home folder for the user's ledger; {VARIABLE}=FILE names one"
 _LONGEST_S, _SHORTEST_S = 1e9, 1e-12
 _MOST_RANKS = 1 << 40
 _LONGEST_NAME = 100
