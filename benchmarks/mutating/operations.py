@@ -289,7 +289,7 @@ def change_text(folder: Path, rng: random.Random) -> None:
     if not candidates:
         raise OSError("no text is left")
     path = rng.choice(candidates)
-    lines = path.read_text(errors="replace").splitlines() or [""]
+    lines = _content(path).decode(errors="replace").splitlines() or [""]
     number = rng.randrange(len(lines))
     key = lines[number].partition(":")[0]
     value = odd_value(rng)
@@ -300,7 +300,7 @@ def change_text(folder: Path, rng: random.Random) -> None:
 
 def repeat_or_drop_lines(folder: Path, rng: random.Random) -> None:
     path = _file(folder, rng)
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = _content(path).splitlines(keepends=True)
     if not lines:
         return
     number = rng.randrange(len(lines))
@@ -316,8 +316,8 @@ def repeat_or_drop_lines(folder: Path, rng: random.Random) -> None:
 
 def swap_files(folder: Path, rng: random.Random) -> None:
     first, second = _file(folder, rng), _file(folder, rng)
-    content = first.read_bytes()
-    first.write_bytes(second.read_bytes())
+    content, other = _content(first), _content(second)
+    first.write_bytes(other)
     second.write_bytes(content)
 
 
