@@ -1,31 +1,34 @@
 """Mutated run folders through every command that reads stored runs: tracebacks, waits and memory.
 
-    python benchmarks/mutated_runs.py [--runs FOLDER ...] [--folders 1000] [--seed 0] [--minutes 40]
+    python benchmarks/mutated_runs.py [--runs FOLDER ...] [--folders 1000] [--seed 0] [--no-figures]
 
-Copies runs (those below --runs, and some made through a simulated launcher), changes each copy at random
-(bytes, JSON values of other types, huge and deep ones, links, FIFOs, devices, gzip bombs, odd names), and
-calls `list`, `explain`, `report`, `compare` and `resume` on it, in a process of its own with 4 GiB and 10 s
-per call. Claimed: no traceback, no wait above 10 s, nothing outside the folder shown or changed; exit code 1
-otherwise.
+Copies runs (those below --runs, stored ones of the tests, and some made through a simulated launcher), adds
+what only some launches store (profiles, tables, topologies, traces), changes each copy, its traces and a
+ledger at random (bytes, JSON values of other types, huge and deep ones, links, FIFOs, devices, held locks,
+gzip bombs, odd names), and calls `list`, `predict`, `predict --ledger`, `explain`, `report`, `compare` and
+`resume` on it, in a process of its own with 4 GiB, 10 s of CPU and 60 s per call. Claimed: no traceback,
+no call beyond these, nothing outside the folder shown or changed; exit code 1 otherwise.
 """
 
 import argparse
 import collections
 import concurrent.futures
-import multiprocessing
 import os
+import queue
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from mutating.calls import VERBS, Checked, check_folder, remove_folder
-from mutating.sources import make_sources, runs_below
+from mutating.calls import VERBS, Caller, Checked, check_folder, remove_folder
+from mutating.sources import enriched_copies, make_sources, runs_below
 
 from scalescope.quantities import counted
 
 _SHOWN = 40  # problems
+_STORED = Path(__file__).parents[1] / "tests" / "old_runs"
 
 
 def main() -> int:
@@ -37,41 +40,47 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first folder; the others follow")
     parser.add_argument("--minutes", type=float, default=40.0, help="no folder is begun after that")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--no-figures", action="store_true", help="pages without figures: most of their time")
     parser.add_argument("--keep", action="store_true", help="keep the folders with problems, and say where")
     arguments = parser.parse_args()
     deadline = time.monotonic() + 60.0 * arguments.minutes
     began = time.monotonic()
     where = Path(tempfile.mkdtemp(prefix="scalescope-mutated-"))
-    sources = [*runs_below(arguments.runs), *make_sources(where / "sources")]
+    made = [*make_sources(where / "made"), *runs_below([_STORED])]
+    enriched = enriched_copies(made, where / "enriched")
+    predictable = [run for run in enriched if run.name.startswith("scale")]
+    sources = [*runs_below(arguments.runs), *made, *enriched, *predictable * 10]
     seeds = range(arguments.seed, arguments.seed + arguments.folders)
-    context = multiprocessing.get_context("fork")
     checked: list[Checked] = []
-    with concurrent.futures.ProcessPoolExecutor(arguments.processes, mp_context=context) as pool:
-        futures = [pool.submit(_check, seed, sources, where, deadline, arguments.keep) for seed in seeds]
+    callers: queue.SimpleQueue[Caller] = queue.SimpleQueue()
+    for _ in range(arguments.processes):
+        callers.put(Caller(draws=not arguments.no_figures))
+
+    def check(seed: int) -> Checked | None:
+        if time.monotonic() > deadline:
+            return None
+        caller = callers.get()
+        try:
+            result = check_folder(seed, sources, where, caller)
+        finally:
+            callers.put(caller)
+        if not (arguments.keep and result.problems):
+            remove_folder(seed, where)
+        return result
+
+    with concurrent.futures.ThreadPoolExecutor(arguments.processes) as pool:
+        futures = [pool.submit(check, seed) for seed in seeds]
         for future in concurrent.futures.as_completed(futures):
             result = future.result()
             if result is not None:
                 checked.append(result)
                 for call in result.problems:
                     print(f"seed {result.seed} ({result.source}): {call.verb}: {call.problem!a}", flush=True)
+    for _ in range(arguments.processes):
+        callers.get().close()
     if not arguments.keep:
-        _remove(where)
+        shutil.rmtree(where, ignore_errors=True)
     return _summary(checked, time.monotonic() - began, len(sources))
-
-
-def _check(seed: int, sources: list[Path], where: Path, deadline: float, keep: bool) -> Checked | None:
-    if time.monotonic() > deadline:
-        return None
-    checked = check_folder(seed, sources, where)
-    if not (keep and checked.problems):
-        remove_folder(seed, where)
-    return checked
-
-
-def _remove(where: Path) -> None:
-    import shutil
-
-    shutil.rmtree(where, ignore_errors=True)
 
 
 def _summary(checked: Iterable[Checked], seconds: float, sources: int) -> int:
@@ -79,14 +88,15 @@ def _summary(checked: Iterable[Checked], seconds: float, sources: int) -> int:
     calls = [call for folder in folders for call in folder.calls]
     made_of = f"{counted(len(folders), 'folder')} from {counted(sources, 'run')}"
     print(f"\n{made_of}, {len(calls)} calls, {seconds:.0f} s")
-    print(f"{'verb':10}{'calls':>7}{'problems':>10}{'longest':>10}  exit codes")
+    print(f"{'verb':10}{'calls':>7}{'problems':>10}{'longest':>10}{'most CPU':>10}  exit codes")
     for verb in VERBS:
         own = [call for call in calls if call.verb == verb]
         codes = collections.Counter(str(call.code) for call in own)
         shown = ", ".join(f"{code}: {count}" for code, count in sorted(codes.items()))
         longest = max((call.seconds for call in own), default=0.0)
+        most_cpu = max((call.cpu_s for call in own), default=0.0)
         problems = sum(bool(call.problem) for call in own)
-        print(f"{verb:10}{len(own):7}{problems:10}{longest:9.1f}s  {shown}")
+        print(f"{verb:10}{len(own):7}{problems:10}{longest:9.1f}s{most_cpu:9.1f}s  {shown}")
     peak = max((folder.peak_bytes for folder in folders), default=0)
     print(f"Peak memory of a process: {peak / (1 << 20):.0f} MiB")
     failing = [folder for folder in folders if folder.problems]

@@ -26,6 +26,8 @@ KNOWN_NAMES = (
 )
 _BOMB_BYTES = 3_000_000_000
 _LARGEST_CHANGED = 64 << 20
+_LARGEST_TRACE = 1 << 20  # a bomb is larger
+LEDGER = "ledger.jsonl"
 
 
 def make_outside(parent: Path) -> Path:
@@ -104,6 +106,17 @@ def flip_bytes(folder: Path, rng: random.Random) -> None:
     content = bytearray(_content(path))
     for _ in range(rng.choice((1, 3, 30)) if content else 0):
         content[rng.randrange(len(content))] = rng.randrange(256)
+    path.write_bytes(content)
+
+
+def change_character(folder: Path, rng: random.Random) -> None:
+    """Change single characters of the results or of the environment: most lines stay valid JSON."""
+    path = _own(folder, rng.choice(("trials.jsonl", "trials.jsonl", "environment.json")))
+    if not path.is_file():
+        raise OSError("no such file is left")
+    content = bytearray(_content(path))
+    for _ in range(rng.choice((1, 1, 5)) if content else 0):
+        content[rng.randrange(len(content))] = rng.choice(b"0123456789eE-.abcxyz_/")
     path.write_bytes(content)
 
 
@@ -225,13 +238,58 @@ def _other_facts(value: Any, rng: random.Random, share: float) -> Any:
     return rng.choice(WORDS)
 
 
+def change_trace(folder: Path, rng: random.Random) -> None:
+    """Change events of a recorded trace."""
+    traces = [path for path in _files(folder) if path.name.endswith(".trace.json.gz")]
+    if not traces:
+        raise OSError("no trace is left")
+    path = rng.choice(traces)
+    with contextlib.suppress(ValueError, EOFError, RecursionError):  # an earlier change broke it
+        if path.stat().st_size < _LARGEST_TRACE:
+            record = json.loads(gzip.decompress(path.read_bytes()))
+            for _ in range(rng.choice((1, 3, 30))):
+                record = change_record(record, rng)
+            path.write_bytes(gzip.compress(to_line(record).encode("utf-8", "replace")))
+
+
+def mutate_ledger(path: Path, rng: random.Random) -> list[str]:
+    """Change a ledger that lies alone in its folder, or what lies there in its place."""
+    names = []
+    for _ in range(rng.choice((0, 1, 1, 2, 4))):
+        operation = rng.choice(LEDGER_OPERATIONS)
+        with contextlib.suppress(OSError):
+            operation(path.parent, rng)
+            names.append(f"ledger: {operation.__name__}")
+    return names
+
+
+def change_entry(folder: Path, rng: random.Random) -> None:
+    """Change fields of lines of a ledger."""
+    for _ in range(rng.choice((1, 4, 20))):
+        change_line(folder / LEDGER, rng, times=1)
+
+
+def replace_ledger(folder: Path, rng: random.Random) -> None:
+    """Put what is not a file in place of the ledger."""
+    path = folder / LEDGER
+    _clear(path)
+    kind = rng.choice(("fifo", "folder", "link", "device"))
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        secret = folder.parent / OUTSIDE / "secret.json"
+        path.symlink_to("/dev/zero" if kind == "device" else secret)
+
+
 def change_text(folder: Path, rng: random.Random) -> None:
     """Put odd words into a text file, for instance the experiment."""
     candidates = [path for path in _files(folder) if path.suffix in (".yaml", ".txt", ".log")]
     if not candidates:
         raise OSError("no text is left")
     path = rng.choice(candidates)
-    lines = path.read_text(errors="replace").splitlines() or [""]
+    lines = _content(path).decode(errors="replace").splitlines() or [""]
     number = rng.randrange(len(lines))
     key = lines[number].partition(":")[0]
     value = odd_value(rng)
@@ -242,7 +300,7 @@ def change_text(folder: Path, rng: random.Random) -> None:
 
 def repeat_or_drop_lines(folder: Path, rng: random.Random) -> None:
     path = _file(folder, rng)
-    lines = path.read_bytes().splitlines(keepends=True)
+    lines = _content(path).splitlines(keepends=True)
     if not lines:
         return
     number = rng.randrange(len(lines))
@@ -258,8 +316,8 @@ def repeat_or_drop_lines(folder: Path, rng: random.Random) -> None:
 
 def swap_files(folder: Path, rng: random.Random) -> None:
     first, second = _file(folder, rng), _file(folder, rng)
-    content = first.read_bytes()
-    first.write_bytes(second.read_bytes())
+    content, other = _content(first), _content(second)
+    first.write_bytes(other)
     second.write_bytes(content)
 
 
@@ -350,5 +408,11 @@ OPERATIONS: tuple[Operation, ...] = (
     *(link,) * 3,
     *(special_file,) * 2,
     *(flip_bytes, truncate, replace_content, change_text, repeat_or_drop_lines, swap_files, remove),
+    *(change_trace,) * 3,
+    *(change_character,) * 4,
     *(odd_names, gzip_bomb, large_file, take_rights),
+)
+LEDGER_OPERATIONS: tuple[Operation, ...] = (
+    *(change_entry,) * 6,
+    *(flip_bytes, truncate, replace_content, repeat_or_drop_lines, large_file, take_rights, replace_ledger),
 )

@@ -223,6 +223,49 @@ def test_a_ledger_that_cannot_be_written_is_a_warning(
     assert ended.code == 0 and "were not added to the ledger" in ended.err
 
 
+def test_a_damaged_ledger_costs_a_study_one_note(call: Call) -> None:
+    file = ledger_file()
+    assert file is not None
+    measure()
+    (line, *_) = file.read_text().splitlines()
+    file.write_text(line.replace('"world_size":2', '"world_size":1e999', 1) + "\n")
+    watcher = measure(output_dir="again")
+    (note,) = [note for note in watcher.notes if "damaged line" in note]
+    assert note.startswith(f"{file}: 1 damaged line left out; the first: line 1: world_size: ")
+    assert summary_of(Path("again"))["results"]["scaling"]
+    assert call("again").err.count("damaged line") == 1
+
+
+def test_what_was_measured_is_stored_whatever_fails_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OverflowError
+
+    monkeypatch.setattr("scalescope.report.analyzed_run.read_ledger", fail)
+    with pytest.raises(OverflowError):
+        measure()
+    training = summary_of(Path("run"))["results"]["training"]
+    assert {row["world_size"] for row in training} == {1, 2, 4}
+
+
+def test_what_is_missing_is_named_with_what_could_not_be_read(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure()
+    monkeypatch.setattr(inputs, "profiles_of", lambda run: ())
+    trials = Path("run/trials.jsonl")
+    trials.write_text(trials.read_text().replace('"rank":0', '"rank":"0.5"', 1))
+    refused = call("run")
+    assert refused.code == 2
+    assert "no profile of one rank" in refused.err and "run/trials.jsonl:1: left out" in refused.err
+
+
+def test_without_a_home_folder_one_note_says_so(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scalescope.results.ledger.ledger_file", lambda: None)
+    watcher = measure()
+    assert sum("no home folder" in note for note in watcher.notes) == 1
+    assert call("run").err.count("no home folder") == 1
+
+
 def test_scale_shows_larger_sizes_and_stores_them(call: Call) -> None:
     watcher = RecordingWatcher()
     report = scale(ask("scale", world_size=[1, 2], batch_size=50), FakeLauncher(MODEL), watcher)

@@ -30,10 +30,29 @@ def results_json(of: Run | AnalyzedRun) -> dict[str, Any]:
     """Everything results.json holds; parts that were not measured are empty."""
     analyzed = analyzed_run(of)
     run = analyzed.run
-    full = [configuration for configuration in analyzed.measured if not configuration.trial.is_ablation]
-    main = _main_trial(run)
     rows = analyzed.rows if run.record.verb != "train" else ()
     steps = {facts.trial.trial_id: facts.waterfall for facts in analyzed.steps if facts.waterfall is not None}
+    summary = measured_json(analyzed, steps)
+    measured = summary["results"]
+    summary["results"] = {
+        "communication": measured["communication"],
+        "pairs": pairs_json(run),
+        "training": measured["training"],
+        "memory": memory_json(run),
+        "profile": profile_json(run),
+        "scaling": [_scaling(row, tuple(steps.values())) for row in rows],
+        "findings": findings_json(analyzed.diagnosis),
+        **_predictions(analyzed),
+    }
+    return summary
+
+
+def measured_json(of: Run | AnalyzedRun, steps: Mapping[str, StepWaterfall] | None = None) -> dict[str, Any]:
+    """What was measured alone: no estimate, finding or prediction can cost it."""
+    analyzed = analyzed_run(of)
+    run = analyzed.run
+    full = [configuration for configuration in analyzed.measured if not configuration.trial.is_ablation]
+    main = _main_trial(run)
     return {
         "schema_version": SCHEMA_VERSION,
         "name": run.record.name or run.path.name,
@@ -50,13 +69,7 @@ def results_json(of: Run | AnalyzedRun) -> dict[str, Any]:
         },
         "results": {
             "communication": communication_json(analyzed.collectives),
-            "pairs": pairs_json(run),
-            "training": [*(_training(member, steps) for member in full), *_failures(run)],
-            "memory": memory_json(run),
-            "profile": profile_json(run),
-            "scaling": [_scaling(row, tuple(steps.values())) for row in rows],
-            "findings": findings_json(analyzed.diagnosis),
-            **_predictions(analyzed),
+            "training": [*(_training(member, steps or {}) for member in full), *_failures(run)],
         },
     }
 

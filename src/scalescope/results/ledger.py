@@ -1,27 +1,40 @@
 """The ledger: what was predicted beside what was measured, which tells how wide new intervals must be.
 
-The user's ledger is a file of JSON lines; ours is part of the package. Lines that cannot be read are reported
-and left out.
+The user's ledger is a file of JSON lines; ours is part of the package. The user's may be damaged, huge,
+locked or not a file: it is read as files of run folders are, and what is wrong with it is one warning.
 """
 
 import dataclasses
 import fcntl
-import json
+import functools
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from scalescope.errors import StorageError
-from scalescope.results.files import append_bytes
-from scalescope.results.run import few_warnings
+from scalescope.quantities import counted
+from scalescope.results.files import append_bytes, to_line
+from scalescope.results.printable import printable
+from scalescope.results.stored.regular_files import Unreadable, open_regular, read_bytes
 
-LEDGER_VERSION = "1.0"
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
 FILE = "ledger.jsonl"
 VARIABLE = "SCALESCOPE_LEDGER"
+LARGEST_BYTES = 16 << 20  # of the user's ledger: more than 20,000 predictions
+LOCK_S = 2.0  # how long another process may hold the lock
+NO_HOME = f"there is no home folder for the user's ledger; {VARIABLE}=FILE names one"
+_LONGEST_S, _SHORTEST_S = 1e9, 1e-12
+_MOST_RANKS = 1 << 40
+_LONGEST_NAME = 100
+_LONGEST_WARNING = 300
+_STRICT = {"allow_inf_nan": False, "strict": True}
 # Times of collectives: measured on as many ranks, on another number of ranks, or not measured at all.
 CurveOrigin = Literal["same ranks", "other ranks", "assumed"]
 _CURVES: Mapping[CurveOrigin, str] = {
@@ -35,6 +48,8 @@ Key = tuple[str, str, str, int | None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionKind:
     """What makes errors of predictions comparable."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
 
     strategy: str
     backend: str  # ranks that share cores behave unlike GPUs
@@ -53,6 +68,9 @@ class PredictionKind:
 class LedgerEntry:
     """One prediction of a step, with its 90 % interval, and the measurement that it met."""
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = _STRICT
+
+    ledger_version: Literal["1.0"] = "1.0"
     kind: PredictionKind
     world_size: int
     curve_ranks: int | None  # on how many ranks the collectives were measured; None where they were not
@@ -99,34 +117,46 @@ class Ledger:
     warnings: tuple[str, ...] = ()
 
 
-def ledger_file() -> Path:
-    """The user's ledger; a relative XDG_DATA_HOME does not count, as its specification says."""
+def ledger_file() -> Path | None:
+    """The user's ledger; None without a home folder.
+
+    A relative XDG_DATA_HOME does not count, as its specification says.
+    """
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given)
     data = Path(os.environ.get("XDG_DATA_HOME", ""))
-    root = data if data.is_absolute() else Path.home() / ".local" / "share"
+    try:
+        root = data if data.is_absolute() else Path.home() / ".local" / "share"
+    except RuntimeError:  # neither HOME nor an entry of the user
+        return None
     return root / "scalescope" / FILE
 
 
 def read_ledger(*, shipped: bool = True) -> Ledger:
     """The shipped entries and then the user's; of the same prediction of the same measurement the first."""
-    sources: list[tuple[str, bytes]] = []
+    entries: dict[Key, LedgerEntry] = {}
     warnings: list[str] = []
     if shipped:
-        sources.append((f"shipped {FILE}", shipped_ledger()))
+        for entry in _entries(shipped_ledger(), []):
+            entries.setdefault(entry.key, entry)
     path = ledger_file()
+    if path is None:
+        return Ledger(tuple(entries.values()), (NO_HOME,))
     try:
-        sources.append((str(path), path.read_bytes()))
+        damaged: list[str] = []
+        for entry in _entries(read_bytes(path, LARGEST_BYTES), damaged):
+            entries.setdefault(entry.key, entry)
+        if damaged:
+            lines = f"{counted(len(damaged), 'damaged line')} left out"
+            warnings.append(f"{path}: {lines}; the first: {damaged[0]}")
     except FileNotFoundError:
         pass
     except OSError as error:
         warnings.append(f"{path}: cannot be read: {error.strerror}")
-    entries: dict[Key, LedgerEntry] = {}
-    for name, content in sources:
-        for entry in _entries(name, content, warnings):
-            entries.setdefault(entry.key, entry)
-    return Ledger(tuple(entries.values()), few_warnings(warnings, path))
+    except Unreadable as error:
+        warnings.append(f"{path}: cannot be read: {error}")
+    return Ledger(tuple(entries.values()), tuple(map(printable, warnings)))
 
 
 def shipped_ledger() -> bytes:
@@ -134,22 +164,24 @@ def shipped_ledger() -> bytes:
     return resources.files("scalescope.hardware").joinpath(FILE).read_bytes()
 
 
-def add_to_ledger(entries: Iterable[LedgerEntry]) -> int:
+def add_to_ledger(entries: Iterable[LedgerEntry], *, lock_s: float = LOCK_S) -> int:
     """Append what the user's ledger does not have, by one write while no other process writes; how many.
 
-    StorageError where it cannot be written.
+    StorageError where it cannot be written, or another process holds its lock for `lock_s`.
     """
-    new = {entry.key: entry for entry in entries}
+    new = {entry.key: line for entry in entries if (line := _line_to_read_back(entry)) is not None}
     if not new:
         return 0
     path = ledger_file()
+    if path is None:
+        raise StorageError(NO_HOME)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        descriptor = open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # gone when the file is closed
-            known = {entry.key for entry in _entries(str(path), path.read_bytes(), [])}
-            lines = [ledger_line(entry) for key, entry in new.items() if key not in known]
+            _lock(descriptor, lock_s)  # gone when the file is closed
+            known = {entry.key for entry in _entries(read_bytes(path, LARGEST_BYTES), [])}
+            lines = [line for key, line in new.items() if key not in known]
             if lines:
                 append_bytes(descriptor, "".join(lines).encode())
             return len(lines)
@@ -157,62 +189,73 @@ def add_to_ledger(entries: Iterable[LedgerEntry]) -> int:
             os.close(descriptor)
     except OSError as error:
         raise StorageError(f"{path}: could not be written: {error.strerror}") from None
+    except Unreadable as error:
+        raise StorageError(f"{path}: could not be written: {error}") from None
+
+
+def _lock(descriptor: int, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise Unreadable(f"another process held its lock for {within_s:g} s") from None
+        time.sleep(0.02)
 
 
 def ledger_line(entry: LedgerEntry) -> str:
     """The entry as a line of the file."""
-    content = {"ledger_version": LEDGER_VERSION, **dataclasses.asdict(entry)}
-    return json.dumps(content, allow_nan=False, separators=(",", ":")) + "\n"
+    return to_line(dataclasses.asdict(entry))
 
 
-def _entries(name: str, content: bytes, warnings: list[str]) -> Iterator[LedgerEntry]:
+def _line_to_read_back(entry: LedgerEntry) -> str | None:
+    """The line of an entry; None where a reader would refuse it: a prediction from damaged measurements."""
+    try:
+        line = ledger_line(entry)
+        _parsed(line.encode())
+    except ValueError:
+        return None
+    return line
+
+
+def _entries(content: bytes, damaged: list[str]) -> Iterator[LedgerEntry]:
+    """The entries of a file; `damaged` gets what is wrong with the other lines."""
     for number, line in enumerate(content.splitlines(), start=1):
         if not line.strip():
             continue
         try:
             yield _parsed(line)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            why = str(error) if type(error) is ValueError else "not an entry"
-            warnings.append(f"{name}:{number}: left out: {why}")
+        except ValueError as error:
+            damaged.append(f"line {number}: {error}"[:_LONGEST_WARNING])
+
+
+@functools.cache
+def _adapter() -> "TypeAdapter[LedgerEntry]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(LedgerEntry)
 
 
 def _parsed(line: bytes) -> LedgerEntry:
-    raw = json.loads(line)
-    if raw["ledger_version"] != LEDGER_VERSION:
-        raise ValueError(f"ledger version {raw['ledger_version']} is not {LEDGER_VERSION}")
-    kind = raw["kind"]
-    if kind["curve"] not in get_args(CurveOrigin):
-        raise ValueError(f"unknown origin of times: {kind['curve']!r}")
-    times = [float(raw[name]) for name in ("predicted_s", "low_s", "high_s", "measured_s")]
-    if not all(math.isfinite(time_s) and time_s > 0.0 for time_s in times):
-        raise ValueError("a time is not above 0")
-    predicted_s, low_s, high_s, measured_s = times
-    return LedgerEntry(
-        kind=PredictionKind(
-            strategy=str(kind["strategy"]),
-            backend=str(kind["backend"]),
-            curve=kind["curve"],
-            is_extrapolated=bool(kind["is_extrapolated"]),
-        ),
-        world_size=int(raw["world_size"]),
-        curve_ranks=None if raw["curve_ranks"] is None else int(raw["curve_ranks"]),
-        predicted_s=predicted_s,
-        low_s=low_s,
-        high_s=high_s,
-        measured_s=measured_s,
-        predicted_exposed_s=_time(raw["predicted_exposed_s"]),
-        measured_exposed_s=_time(raw["measured_exposed_s"]),
-        setup=dict(raw["setup"]),
-        run=str(raw["run"]),
-        trial_id=str(raw["trial_id"]),
-        environment_id=str(raw["environment_id"]),
-        date=str(raw["date"]),
-    )
+    """One line of a ledger; a ValueError says what is wrong with it."""
+    from pydantic import ValidationError
 
-
-def _time(value: Any) -> float | None:
-    if value is None:
-        return None
-    if not math.isfinite(value):
-        raise ValueError("a time is not finite")
-    return float(value)
+    try:
+        entry = _adapter().validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where}: {first['msg']}" if where else "not an entry") from None
+    times_s = (entry.predicted_s, entry.low_s, entry.high_s, entry.measured_s)
+    if not all(_SHORTEST_S <= time_s <= _LONGEST_S for time_s in times_s):
+        raise ValueError("a time that no clock shows")
+    exposed_s = (entry.predicted_exposed_s or 0.0, entry.measured_exposed_s or 0.0)
+    if not all(abs(time_s) <= _LONGEST_S for time_s in exposed_s):
+        raise ValueError("a time that no clock shows")
+    if not all(1 <= ranks <= _MOST_RANKS for ranks in (entry.world_size, entry.curve_ranks or 1)):
+        raise ValueError("a number of ranks that no job has")
+    if max(len(entry.kind.strategy), len(entry.kind.backend)) > _LONGEST_NAME:
+        raise ValueError("kind: a name that is too long")
+    return entry

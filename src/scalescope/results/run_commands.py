@@ -1,5 +1,6 @@
 """Commands about a stored run: its own request with some settings changed, complete from any folder."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -152,7 +153,7 @@ def _absolute_word(word: str, base: Path) -> str:
 def _absolute(text: str, base: Path) -> str:
     """A folder, or FILE.py:FUNCTION, with its whole path; what names no existing file stays as it is."""
     file, separator, function = text.rpartition(":") if ".py:" in text else (text, "", "")
-    path = base / Path(file).expanduser()
+    path = base / os.path.expanduser(file)  # noqa: PTH111, Path's raises without a home
     return f"{path.absolute()}{separator}{function}" if path.exists() else text
 
 

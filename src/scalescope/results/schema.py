@@ -1,6 +1,7 @@
 """Validates results that come from files, and publishes their JSON Schema."""
 
 import functools
+import itertools
 import json
 import math
 import re
@@ -88,10 +89,11 @@ def _check_numbers(result: Result) -> None:
                 raise ValueError(f"rank {record.rank}: {name}: not a time that a clock shows")
             if not -LARGEST_NUMBER <= least <= most <= LARGEST_NUMBER:
                 raise ValueError(f"rank {record.rank}: {name}: a number that is too large")
-        for name, counter in record.counters.items():
+        rows = [row for table in record.tables.values() for row in table]
+        for name, value in itertools.chain(record.counters.items(), *(row.items() for row in rows)):
             largest = _LONGEST_S if name.endswith("_s") else LARGEST_NUMBER
-            if isinstance(counter, int | float) and not abs(counter) <= largest:
-                raise ValueError(f"rank {record.rank}: {name}: a number that is too large")
+            if isinstance(value, int | float) and not abs(value) <= largest:
+                raise ValueError(f"rank {record.rank}: {name[:60]}: a number that is too large")
     if result.status == "ok" and result.settings.get("benchmark") == "train":
         steps = [record.samples.get("step_time_s", []) for record in result.ranks]
         if not steps or not all(steps) or not all(all(times) for times in steps):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+_MOST_CORES = 1 << 16  # of a host
 LOCAL_DISTANCE = 10  # the kernel's distance of a NUMA node to itself
 _NEAREST_FIRST = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
@@ -88,8 +89,8 @@ class Topology:
             return None
         try:
             return cls(
-                gpus=tuple(GpuSite(**gpu) for gpu in raw.get("gpus", ())),
-                nics=tuple(NicSite(**nic) for nic in raw.get("nics", ())),
+                gpus=tuple(GpuSite(**_known(GpuSite, gpu)) for gpu in raw.get("gpus", ())),
+                nics=tuple(NicSite(**_known(NicSite, nic)) for nic in raw.get("nics", ())),
                 gpu_paths=dict(raw.get("gpu_paths", {})),
                 nic_paths=dict(raw.get("nic_paths", {})),
                 numa_cores={node: tuple(cores) for node, cores in dict(raw.get("numa_cores", {})).items()},
@@ -97,6 +98,11 @@ class Topology:
             )
         except (AttributeError, TypeError, ValueError):
             return None
+
+
+def _known(kind: type, row: Mapping[str, Any]) -> dict[str, Any]:
+    """What a row has of the fields of its kind; later versions may add some."""
+    return {field.name: row[field.name] for field in dataclasses.fields(kind) if field.name in row}
 
 
 def topologies_of(environment: Mapping[str, Any]) -> dict[str, Topology]:
@@ -126,6 +132,8 @@ def cores_of(text: str | None) -> tuple[int, ...]:
     try:
         for part in filter(None, (text or "").strip().split(",")):
             first, _, last = part.partition("-")
+            if int(last or first) - int(first) > _MOST_CORES or len(cores) > _MOST_CORES:
+                return ()
             cores += range(int(first), int(last or first) + 1)
     except ValueError:
         return ()

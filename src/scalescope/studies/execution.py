@@ -18,6 +18,7 @@ from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
 from scalescope.experiment.yaml_file import read_experiment_file
 from scalescope.launch.launcher import Launcher, RanksLost
 from scalescope.report.caveats import disturbance_lines
+from scalescope.report.results_json import measured_json
 from scalescope.results.files import to_text
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.provenance import WorkloadFile, sha256_of, workload_files
@@ -26,6 +27,7 @@ from scalescope.results.run_folder import (
     DEFAULT_ROOT,
     ENVIRONMENT,
     EXPERIMENT,
+    RESULTS,
     RunFolder,
     new_run_path,
     point_latest_at,
@@ -106,7 +108,9 @@ def run_study(study: Study, request: Request, launcher: Launcher, watcher: Campa
             return Report(sections=())
         # What is shown now is what a reader of the folder will see, who knows why the run ended.
         write_run_record(folder.path, dataclasses.replace(record, end=end))
-        report = study.present(load_run(folder.path))
+        run = load_run(folder.path)
+        folder.write(RESULTS, to_text(measured_json(run)))  # before anything that may fail on it
+        report = study.present(run)
         report, unwritten = write_files(report, folder)
         end = dataclasses.replace(end, failed=_failed(study, report))
         write_run_record(folder.path, dataclasses.replace(record, end=end))

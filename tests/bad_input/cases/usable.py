@@ -76,7 +76,7 @@ _STORED = (
         command=("predict", "--ledger"),
         files={"l": "garbage\n"},
         environment={"SCALESCOPE_LEDGER": "l"},
-        says=("l:1",),
+        says=("l: 1 damaged line",),
         code=_OK,
     ),
 )

@@ -31,6 +31,10 @@ def refusal(data: str, **texts: str) -> str:
     return str(caught.value)
 
 
+def test_a_home_that_is_not_known_is_a_folder_that_does_not_exist() -> None:
+    assert "no such folder" in refusal("ag_news", data_dir="~nobody-of-that-name/texts")
+
+
 @pytest.mark.parametrize(("named", "within"), [(".", "ag_news_csv"), ("ag_news_csv", "ag_news_csv")])
 def test_ag_news_is_found_in_its_folder_or_as_it(tmp_path: Path, named: str, within: str) -> None:
     files = tmp_path / within / "train.csv", tmp_path / within / "test.csv"

@@ -1,19 +1,29 @@
 """The ledger: where it lies, what is appended, and what damage costs."""
 
 import dataclasses
+import fcntl
 import json
+import math
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from scalescope.analysis.prediction.forecasts.intervals import residuals_of
 from scalescope.errors import StorageError
+from scalescope.report.prediction.ledger import ledger_rows
 from scalescope.results.ledger import (
+    LARGEST_BYTES,
+    NO_HOME,
     LedgerEntry,
     PredictionKind,
     add_to_ledger,
     ledger_file,
+    ledger_line,
     read_ledger,
 )
 from tests.speed import patience
@@ -74,7 +84,7 @@ def test_the_same_prediction_of_the_same_measurement_is_added_once(file: Path) -
     [
         (b"{half a li", "not an entry"),
         (b"[1, 2]", "not an entry"),
-        (b'{"ledger_version": "7.0"}', "ledger version 7.0 is not 1.0"),
+        (b'{"ledger_version": "7.0"}', "ledger_version: "),
         (b"[" * 100_000, "not an entry"),
         (b"\xff\xfe", "not an entry"),
     ],
@@ -88,27 +98,83 @@ def test_a_damaged_line_is_reported_and_left_out(file: Path, damage: bytes, why:
     assert add_to_ledger([later]) == 1
     ledger = read_ledger(shipped=False)
     assert ledger.entries == (ENTRY, later)
-    assert ledger.warnings == (f"{file}:2: left out: {why}",)
+    (warning,) = ledger.warnings
+    assert warning.startswith(f"{file}: 1 damaged line left out; the first: line 2: {why}")
 
 
-def test_many_damaged_lines_are_counted(file: Path) -> None:
+def test_damaged_lines_are_counted_in_one_warning(file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("damaged\n" * 100)
-    warnings = read_ledger(shipped=False).warnings
-    assert len(warnings) == 21
-    assert warnings[-1] == f"{file}: 80 more lines or values are left out"
+    (warning,) = read_ledger(shipped=False).warnings
+    assert warning == f"{file}: 100 damaged lines left out; the first: line 1: not an entry"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("measured_s", 0.0), ("predicted_s", -1.0), ("high_s", 1e999), ("world_size", "many"), ("kind", {})],
-)
-def test_numbers_that_no_measurement_gives_are_left_out(file: Path, name: str, value: object) -> None:
-    add_to_ledger([ENTRY])
-    raw = {**json.loads(file.read_text()), name: value}
-    file.write_text(json.dumps(raw) + "\n")
+_FIELDS = [*json.loads(ledger_line(ENTRY)), *(f"kind.{name}" for name in dataclasses.asdict(ENTRY.kind))]
+_VALUES = ["1e999", "-1e999", "NaN", "1e300", "-1", "0", '"many"', "{}", "[]", "true", "9" * 50]
+
+
+@pytest.mark.parametrize("name", _FIELDS)
+def test_any_value_of_any_field_is_usable_or_left_out(file: Path, name: str) -> None:
+    raw = json.loads(ledger_line(ENTRY))
+    owner, key = (raw["kind"], name.removeprefix("kind.")) if name.startswith("kind.") else (raw, name)
+    owner[key] = "VALUE"
+    text = json.dumps(raw)
+    file.parent.mkdir(parents=True)
+    file.write_text("\n".join(text.replace('"VALUE"', value) for value in _VALUES))
     ledger = read_ledger(shipped=False)
-    assert ledger.entries == () and len(ledger.warnings) == 1
+    assert len(ledger.warnings) == 1  # no field takes all of these
+    ledger_rows(ledger.entries)
+    for residual in residuals_of(ledger.entries):
+        assert math.isfinite(residual.step) and math.isfinite(residual.distance)
+
+
+def test_an_entry_that_could_not_be_read_back_is_not_added(file: Path) -> None:
+    endless = dataclasses.replace(ENTRY, high_s=math.inf)
+    assert add_to_ledger([endless, dataclasses.replace(ENTRY, run="\ud800")]) == 1
+    assert read_ledger(shipped=False).warnings == ()
+
+
+def _link(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _huge(path: Path) -> None:
+    with path.open("wb") as stream:
+        stream.truncate(LARGEST_BYTES + 1)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, _link, _huge, Path.mkdir])
+def test_what_is_not_a_small_regular_file_is_neither_read_nor_written(
+    file: Path, make: Callable[[Path], None]
+) -> None:
+    file.parent.mkdir(parents=True)
+    make(file)
+    (warning,) = read_ledger(shipped=False).warnings
+    assert warning.startswith(f"{file}: cannot be read: ")
+    with pytest.raises(StorageError, match="could not be written"):
+        add_to_ledger([ENTRY])
+
+
+def test_a_lock_that_another_process_holds_is_not_waited_for_without_end(file: Path) -> None:
+    add_to_ledger([ENTRY])
+    with file.open("rb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        with pytest.raises(StorageError, match="another process held its lock for 0 s"):
+            add_to_ledger([dataclasses.replace(ENTRY, trial_id="later")], lock_s=0.0)
+    assert read_ledger(shipped=False).entries == (ENTRY,)
+
+
+def test_without_a_home_folder_there_is_no_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(uid: int) -> NoReturn:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    for name in ("SCALESCOPE_LEDGER", "XDG_DATA_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert ledger_file() is None
+    assert read_ledger(shipped=False).warnings == (NO_HOME,)
+    with pytest.raises(StorageError, match="no home folder"):
+        add_to_ledger([ENTRY])
 
 
 _WRITER = """
@@ -139,12 +205,6 @@ def test_a_place_that_cannot_be_written_is_a_storage_error(
     monkeypatch.setenv("SCALESCOPE_LEDGER", str(tmp_path / "file" / "ledger.jsonl"))
     with pytest.raises(StorageError, match="could not be written"):
         add_to_ledger([ENTRY])
-
-
-def test_a_ledger_that_cannot_be_read_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SCALESCOPE_LEDGER", str(tmp_path))
-    ledger = read_ledger(shipped=False)
-    assert ledger.entries == () and "cannot be read" in ledger.warnings[0]
 
 
 def test_the_shipped_ledger_is_whole() -> None:

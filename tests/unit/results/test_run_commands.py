@@ -86,7 +86,9 @@ def test_a_repeat_keeps_the_flags_of_the_verb(run: Path) -> None:
 
 
 def test_built_in_workloads_and_missing_files_stay_as_they_are(tmp_path: Path) -> None:
-    (tmp_path / EXPERIMENT).write_text("workload: [mlp, gone.py:build, package.module:build]\n")
+    (tmp_path / EXPERIMENT).write_text(
+        "workload: [mlp, gone.py:build, ~nobody-of-that-name/my.py:build, package.module:build]\n"
+    )
     assert command_on(tmp_path, "train") == ("scalescope", "train", str(tmp_path / EXPERIMENT))
 
 

@@ -8,6 +8,7 @@ import pytest
 from scalescope.errors import BadInput
 from scalescope.results.result import to_json
 from scalescope.results.run import load_run
+from scalescope.results.topology import topologies_of
 
 from .made_lines import TRIAL, line_of, make_result, write_lines
 
@@ -189,3 +190,28 @@ def test_the_environment_comes_with_the_run(tmp_path: Path) -> None:
     write_lines(tmp_path, line_of())
     (tmp_path / "environment.json").write_text('{"machine": {"cores": 2}}')
     assert load_run(tmp_path).environment == {"machine": {"cores": 2}}
+
+
+_TOPOLOGY = {"gpus": [{"index": 0}], "numa_cores": {"0": [0, 1]}, "numa_distances": [[10]]}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"gpus": [{"index": 0}, {"name": "H100"}]}, "topology.gpus.1: index is missing"),
+        ({"numa_cores": {"node": [0, 1]}}, "topology.numa_cores: expected numbers of NUMA nodes"),
+        ({"numa_distances": [[10], [20]]}, "topology.numa_distances: expected as many rows as columns"),
+    ],
+)
+def test_a_damaged_part_of_a_topology_is_named_and_the_rest_is_read(
+    tmp_path: Path, change: dict[str, object], named: str
+) -> None:
+    write_lines(tmp_path, line_of())
+    stored = {"machine": None, "system": {"topology": {**_TOPOLOGY, **change}}}
+    (tmp_path / "environment.json").write_text(json.dumps(stored))
+    run = load_run(tmp_path)
+    assert run.warnings == (f"{tmp_path / 'environment.json'}: left out: {named}",)
+    topology = topologies_of(run.environment)["unknown"]
+    assert [gpu.index for gpu in topology.gpus] == [0]
+    topology.numa_nodes_of([0])
+    assert "machine" not in run.environment

@@ -9,7 +9,15 @@ ONE = Topology(numa_cores={"0": (0, 1)}, numa_distances=((10,),))
 
 @pytest.mark.parametrize(
     ("text", "cores"),
-    [("0-3,8", (0, 1, 2, 3, 8)), ("5", (5,)), ("", ()), ("\n", ()), ("all", ()), (None, ())],
+    [
+        ("0-3,8", (0, 1, 2, 3, 8)),
+        ("5", (5,)),
+        ("", ()),
+        ("\n", ()),
+        ("all", ()),
+        (None, ()),
+        ("0-9999999999", ()),
+    ],
 )
 def test_the_kernel_s_lists_of_cores(text: str | None, cores: tuple[int, ...]) -> None:
     assert cores_of(text) == cores
@@ -26,6 +34,12 @@ def test_every_host_that_recorded_a_topology_has_one() -> None:
     assert topologies_of({"machine": {"host": "n1"}, "system": {"topology": stored}}) == {"n1": ONE}
     several = {"systems": {"n1": {"topology": stored}, "n2": {"topology": None}, "n3": {}}}
     assert topologies_of(several) == {"n1": ONE}
+
+
+def test_what_a_later_version_adds_to_a_row_is_passed_over() -> None:
+    stored = {**ONE.to_json(), "gpus": [{"index": 0, "added_later": 1}]}
+    read = Topology.from_json(stored)
+    assert read is not None and read.gpus == (GpuSite(index=0),)
 
 
 @pytest.mark.parametrize("system", [{"topology": "\tGPU0\nGPU0\t X\n"}, {"topology": None}, {}, None])

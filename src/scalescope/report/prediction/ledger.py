@@ -48,10 +48,11 @@ def _row(kind: str, entries: Sequence[LedgerEntry]) -> LedgerRow:
     )
 
 
-def ledger_section(ledger: Ledger, file: str) -> Section:
+def ledger_section(ledger: Ledger, file: str | None) -> Section:
     """Errors and coverage by kind."""
     if not ledger.entries:
-        line = f"No prediction has met a measurement yet; scalescope scale adds to {file}."
+        adds = "" if file is None else f"; scalescope scale adds to {file}"
+        line = f"No prediction has met a measurement yet{adds}."
         return Section(lines=(line, *ledger.warnings))
     rows = ledger_rows(ledger.entries)
     held = [row.coverage for row in rows][-1]
@@ -76,13 +77,13 @@ def ledger_section(ledger: Ledger, file: str) -> Section:
             "Errors are absolute, of step time; of exposed communication as a share of the step.",
             f"The nominal 90 % {'lies' if inside else 'does not lie'} inside the interval of the coverage "
             "that was observed.",
-            f"The user's ledger: {file}",
+            *(() if file is None else (f"The user's ledger: {file}",)),
             *ledger.warnings,
         ),
     )
 
 
-def ledger_json(ledger: Ledger, file: str) -> dict[str, Any]:
+def ledger_json(ledger: Ledger, file: str | None) -> dict[str, Any]:
     """The same as data."""
     return {
         "file": file,

@@ -1,22 +1,26 @@
 """environment.json as its readers expect it: what has another type is left out, and named."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from scalescope.results.run_folder import ENVIRONMENT
 from scalescope.results.stored.regular_files import read_json, why_unreadable
-from scalescope.results.stored.shapes import ANY_KEY, NUMBER, fitting
+from scalescope.results.stored.shapes import ANY_KEY, NUMBER, Row, fitting
 
-_PRECISION = {"name": str, "native": bool, "slowdown": NUMBER}
-_GPU = {
-    "index": int,
-    "name": str,
-    "memory_bytes": int,
-    "uuid": str,
-    "pci_bus": str,
-    "compute_capability": [int],
-    "precisions": [_PRECISION],
-}
+_PRECISION = Row({"name": str, "native": bool, "slowdown": NUMBER}, "name")
+_GPU = Row(
+    {
+        "index": int,
+        "name": str,
+        "memory_bytes": int,
+        "uuid": str,
+        "pci_bus": str,
+        "compute_capability": [int],
+        "precisions": [_PRECISION],
+    },
+    "name",
+)
 _MACHINE = {
     "host": str,
     "system": str,
@@ -36,18 +40,23 @@ _MACHINE = {
     "precisions": [_PRECISION],
     "core_flops_per_s": NUMBER,
 }
-_GPU_SITE = {
-    "index": int,
-    "uuid": str,
-    "name": str,
-    "pci_bus": str,
-    "numa_node": int,
-    "nvlink_version": int,
-    "nvlink_count": int,
-    "pcie_generation": int,
-    "pcie_width": int,
-}
-_NIC_SITE = {"name": str, "kind": str, "rate_bytes_per_s": NUMBER, "pci_bus": str, "numa_node": int}
+_GPU_SITE = Row(
+    {
+        "index": int,
+        "uuid": str,
+        "name": str,
+        "pci_bus": str,
+        "numa_node": int,
+        "nvlink_version": int,
+        "nvlink_count": int,
+        "pcie_generation": int,
+        "pcie_width": int,
+    },
+    "index",
+)
+_NIC_SITE = Row(
+    {"name": str, "kind": str, "rate_bytes_per_s": NUMBER, "pci_bus": str, "numa_node": int}, "name"
+)
 _TOPOLOGY = {
     "gpus": [_GPU_SITE],
     "nics": [_NIC_SITE],
@@ -56,8 +65,9 @@ _TOPOLOGY = {
     "numa_cores": {ANY_KEY: [int]},
     "numa_distances": [[int]],
 }
-_INTERFACE = {"name": str, "state": str, "speed_bytes_per_s": NUMBER, "addresses": [str]}
+_INTERFACE = Row({"name": str, "state": str, "speed_bytes_per_s": NUMBER, "addresses": [str]}, "name")
 _SYSTEM: dict[str, Any] = {"interfaces": [_INTERFACE]}
+_LONGEST_NODE = 6  # digits
 _DIFFERENCE = {"name": str, "values": {ANY_KEY: [str]}}
 _SHAPE: dict[str, Any] = {
     "environment_id": str,
@@ -82,7 +92,10 @@ def read_environment(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
         return {}, () if problem is None else (problem,)
     warnings: list[str] = []
     kept = fitting(stored, _SHAPE, "", lambda problem: warnings.append(f"{path}: left out: {problem}"))
-    return _with_whole_parts(kept or {}, path, warnings), tuple(warnings)
+    environment = kept or {}
+    if environment.get("machine") is None:
+        environment.pop("machine", None)  # no run stores that it has none
+    return _with_whole_parts(environment, path, warnings), tuple(warnings)
 
 
 def _with_whole_parts(environment: dict[str, Any], path: Path, warnings: list[str]) -> dict[str, Any]:
@@ -97,10 +110,23 @@ def _with_whole_parts(environment: dict[str, Any], path: Path, warnings: list[st
     systems = [environment.get("system"), *(environment.get("systems") or {}).values()]
     for system in systems:
         if system and isinstance(topology := system.get("topology"), dict):
-            system["topology"] = fitting(
-                topology, _TOPOLOGY, "topology", lambda text: warnings.append(f"{path}: left out: {text}")
+            system["topology"] = _topology(
+                topology, lambda text: warnings.append(f"{path}: left out: {text}")
             )
     return environment
+
+
+def _topology(stored: dict[str, Any], warn: Callable[[str], None]) -> dict[str, Any]:
+    topology: dict[str, Any] = fitting(stored, _TOPOLOGY, "topology", warn) or {}
+    nodes = topology.get("numa_cores") or {}
+    if not all(node.isdecimal() and len(node) <= _LONGEST_NODE for node in nodes):
+        warn("topology.numa_cores: expected numbers of NUMA nodes")
+        del topology["numa_cores"]
+    rows = topology.get("numa_distances") or []
+    if any(len(row) != len(rows) for row in rows):  # distances are found by their position
+        warn("topology.numa_distances: expected as many rows as columns")
+        del topology["numa_distances"]
+    return {name: part for name, part in topology.items() if part is not None}
 
 
 def _is_whole_difference(member: object) -> bool:

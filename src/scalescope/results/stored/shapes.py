@@ -1,8 +1,8 @@
 """Shapes of stored JSON: which types its parts have, so that readers get what they expect or nothing.
 
 A shape is a type, a list with one shape for all members, a mapping of names to shapes, or a mapping with
-`ANY_KEY` for all other names. Names that a shape does not have are not checked: later versions add some.
-None fits every shape: it means unknown.
+`ANY_KEY` for all other names; a `Row` is of no use without some of its names. Names that a shape does not
+have are not checked: later versions add some. None fits every shape: it means unknown.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,6 +13,14 @@ NUMBER = float  # whole numbers are numbers too
 LARGEST_NUMBER = 1e39  # more than a 32-bit float holds; its powers are still numbers
 Shape = type | list[Any] | Mapping[str, Any]
 _NAMES = {float: "a number", int: "a whole number", str: "text", bool: "true or false"}
+
+
+class Row(dict[str, Any]):
+    """A mapping of names to shapes that is left out where a required name is missing or does not fit."""
+
+    def __init__(self, shape: Mapping[str, Any], *required: str) -> None:
+        super().__init__(shape)
+        self.required = required
 
 
 def misfit(value: object, shape: Shape, name: str) -> str | None:
@@ -57,6 +65,11 @@ def _fitting_mapping(
         fits = member if expected is None else fitting(member, expected, part, warn)
         if fits is not None or member is None:
             kept[key] = fits
+    for key in shape.required if isinstance(shape, Row) else ():
+        if kept.get(key) is None:
+            if value.get(key) is None:  # one that does not fit has been told
+                warn(f"{name}: {key} is missing")
+            return None
     return kept
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from scalescope.analysis.prediction.forecasts.answer import PredictionAnswer, PredictionRequest, answer
 from scalescope.analysis.prediction.forecasts.intervals import residuals_of
-from scalescope.analysis.prediction.inputs import inputs_of
+from scalescope.analysis.prediction.inputs import MissingInput, inputs_of
 from scalescope.analysis.prediction.measured_times import MeasuredTimes
 from scalescope.errors import BadInput
 from scalescope.report.prediction.as_json import answer_json
@@ -38,8 +38,12 @@ def predict(path: Path, request: PredictionRequest, network: str | None = None) 
         request = dataclasses.replace(request, backend="nccl")
     ledger = read_ledger()
     residuals = residuals_of(ledger.entries)
-    answers = _answers([answer(inputs, request, residuals) for inputs in inputs_of(run, times)], request)
-    warnings = (*run.warnings, *ledger.warnings, *remember_predictions(run))
+    try:
+        all_inputs = inputs_of(run, times)
+    except MissingInput as error:
+        raise BadInput(_with_damage(str(error), run)) from None
+    answers = _answers([answer(inputs, request, residuals) for inputs in all_inputs], request)
+    warnings = (*run.warnings, *(remember_predictions(run) or ledger.warnings))
     return PredictReport(
         sections=tuple(section for each in answers for section in prediction_sections(each)),
         data={"run": str(path), "network": network, "predictions": [answer_json(each) for each in answers]},
@@ -49,7 +53,8 @@ def predict(path: Path, request: PredictionRequest, network: str | None = None) 
 
 def show_ledger() -> PredictReport:
     """Errors by kind, and how often intervals held."""
-    ledger, file = read_ledger(), str(ledger_file())
+    ledger, path = read_ledger(), ledger_file()
+    file = None if path is None else str(path)
     return PredictReport(sections=(ledger_section(ledger, file),), data=ledger_json(ledger, file))
 
 
@@ -72,5 +77,10 @@ def _load(path: Path) -> Run:
         raise BadInput(f"predict: {path} is not a run folder; scalescope list shows the runs there are")
     run = load_run(path)
     if not run.of_status("ok"):
-        raise BadInput(f"predict: {path} holds no launch that ended well")
+        raise BadInput(_with_damage(f"predict: {path} has no successful launch", run))
     return run
+
+
+def _with_damage(message: str, run: Run) -> str:
+    """The message with the first thing that could not be read: it may be what is missing."""
+    return f"{message} ({run.warnings[0]})" if run.warnings else message

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.results.stored.shapes import ANY_KEY, NUMBER, fitting, misfit
+from scalescope.results.stored.shapes import ANY_KEY, NUMBER, Row, fitting, misfit
 
 SHAPE = {"name": str, "cores": int, "gpus": [{"memory": NUMBER}], "nodes": {ANY_KEY: {"cores": int}}}
 WHOLE = {"name": "a", "cores": 2, "gpus": [{"memory": 1.5}, {"memory": 3}], "nodes": {"n1": {"cores": 4}}}
@@ -50,3 +50,19 @@ def test_what_is_no_object_at_all_is_nothing(value: object) -> None:
     warnings: list[str] = []
     assert fitting(value, SHAPE, "environment", warnings.append) is None
     assert warnings == ["environment: expected an object"]
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ({"rate": 1.0}, "cards.1: name is missing"),
+        ({"name": None}, "cards.1: name is missing"),
+        ({"name": 7}, "cards.1.name: expected text"),
+    ],
+)
+def test_a_row_without_what_it_needs_is_left_out_and_named_once(row: dict[str, Any], named: str) -> None:
+    shape = {"cards": [Row({"name": str, "rate": NUMBER}, "name")]}
+    warnings: list[str] = []
+    kept = fitting({"cards": [{"name": "a"}, row]}, shape, "", warnings.append)
+    assert kept == {"cards": [{"name": "a"}]}
+    assert warnings == [named]
