@@ -19,6 +19,7 @@ from scalescope.report.commands.jobs import job_name
 from scalescope.report.findings import findings_json
 from scalescope.report.memory.as_json import memory_json
 from scalescope.report.prediction.as_json import answer_json
+from scalescope.report.runs import headline_json
 from scalescope.report.scaling.waterfall import waterfall_json, whole_step_json
 from scalescope.report.trace.sections import profile_json
 from scalescope.report.training.step_waterfall import step_waterfall_json
@@ -34,6 +35,16 @@ def results_json(of: Run | AnalyzedRun) -> dict[str, Any]:
     main = _main_trial(run)
     rows = analyzed.rows if run.record.verb != "train" else ()
     steps = {facts.trial.trial_id: facts.waterfall for facts in analyzed.steps if facts.waterfall is not None}
+    results = {
+        "communication": communication_json(analyzed.collectives),
+        "pairs": pairs_json(run),
+        "training": [*(_training(member, steps) for member in full), *_failures(run)],
+        "memory": memory_json(run),
+        "profile": profile_json(run),
+        "scaling": [_scaling(row, tuple(steps.values())) for row in rows],
+        "findings": findings_json(analyzed.diagnosis),
+        **_predictions(analyzed),
+    }
     return {
         "schema_version": SCHEMA_VERSION,
         "name": run.record.name or run.path.name,
@@ -48,16 +59,8 @@ def results_json(of: Run | AnalyzedRun) -> dict[str, Any]:
             "window_s": None if main is None else main.window_s,
             "device": _device_name(run),
         },
-        "results": {
-            "communication": communication_json(analyzed.collectives),
-            "pairs": pairs_json(run),
-            "training": [*(_training(member, steps) for member in full), *_failures(run)],
-            "memory": memory_json(run),
-            "profile": profile_json(run),
-            "scaling": [_scaling(row, tuple(steps.values())) for row in rows],
-            "findings": findings_json(analyzed.diagnosis),
-            **_predictions(analyzed),
-        },
+        "headline": headline_json(results, run.record.verb, len(run.results)),
+        "results": results,  # the last: `list` reads only what stands above it
     }
 
 
