@@ -1,6 +1,10 @@
 """Ranks of torchrun or srun: what is missing or wrong is said in one line, within its limit."""
 
+import os
+import signal
 import socket
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -97,3 +101,39 @@ def test_a_rank_that_hangs_is_named_within_the_stall_limit(start: Start, seen: S
     assert (result["status"], result["rank"], result["step"]) == ("hang", 1, 20)
     assert first.leftovers() == second.leftovers() == []
     seen("a deadlock of rank 1: code 5, rank 1 and its step are named")
+
+
+_JOB = {"SLURM_STEP_NODELIST": "n1", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_ID": "0"}
+
+
+@pytest.mark.fault(18, 48)
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says that a parent was killed")
+@pytest.mark.parametrize("launcher", ["torchrun", "srun"])
+def test_killed_ranks_leave_no_directories(launcher: str, start: Start, tmp_path: Path, seen: Seen) -> None:
+    """Their private ones, and the one that ranks of a step share; the job's number is this process's."""
+    (tmp_path / "tmp").mkdir()
+    temporary = {"TMPDIR": str(tmp_path / "tmp")}
+    flags = ("train", "--device=cpu", "--world-size=2", "--window=300s", "--no-repeat-disturbed")
+    job = f"{os.getpid()}"
+    if launcher == "torchrun":
+        ranks = start_as_ranks(start, *flags, **temporary)
+    else:
+        step = {**_JOB, "SLURM_JOB_ID": job, "SLURM_NTASKS": "2", **temporary}
+        ranks = [start(*flags, SLURM_PROCID=str(n), SLURM_LOCALID=str(n), **step) for n in (0, 1)]
+
+    def left() -> list[str]:
+        ours = tuple(
+            f"scalescope-launch-{name}" for name in (*(f"{rank.pid}-" for rank in ranks), f"{job}.0.")
+        )
+        places = (*os.listdir("/dev/shm"), *os.listdir(tmp_path / "tmp"))
+        return [name for name in places if name.startswith(ours)]
+
+    ranks[0].wait_until((tmp_path / "run" / "run.json").exists, "run")
+    assert len(left()) == (4 if launcher == "torchrun" else 5)
+    for rank in ranks:
+        rank.send(signal.SIGKILL)
+    for rank in ranks:
+        rank.finish()
+        assert rank.leftovers() == []
+    assert left() == []
+    seen(f"SIGKILL of the command lines of {launcher}: no directory is left")

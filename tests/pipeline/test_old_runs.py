@@ -48,7 +48,7 @@ VERDICTS = {"same": "no difference", "no difference": "no difference"}  # what i
 ADDED_SINCE = (
     *("segments", "significance", "rows_of_one_run", "method", "communication_parts", "includes"),
     *("would_decide", "run_spread", "slowed_gpus", "hook_s"),
-    *("step_waterfall", "whole_step", "cost_s", "estimated"),
+    *("step_waterfall", "whole_step", "cost_s", "estimated", "headline"),
 )
 # Terms are defined otherwise since then (decision 23); what was measured is the same.
 DEFINED_ANEW = ("terms", "lost", "slowest_rank", "exposed_comm_s", "ci95_exposed_comm_s")

@@ -307,6 +307,10 @@ def test_the_page_has_the_band_and_the_timeline(tmp_path: Path) -> None:
             ("run", "--world-size", "0"),
             "--world-size: expected numbers up to 1,000,000 such as 2,4,8, got '0'",
         ),
+        (
+            ("run", "--world-size", ",".join(map(str, range(1, 3001)))),
+            "--world-size: expected at most 256 numbers, got 3,000",
+        ),
         (("run", "--nics-per-node", "2"), "--nics-per-node requires --gpus-per-node"),
         (("run", "--ledger"), "--ledger is about all runs; leave RUN out"),
         (("run", "--network", "none.json"), "--network none.json: no such file or run folder"),

@@ -17,11 +17,15 @@ Outcome = Finding | Abstention | None
 NO_GAINS: Mapping[str, Mapping[str, float]] = {}
 
 
-def diagnose(run: Run) -> Diagnosis:
-    """Why a run is slow and why it does not scale, the most expensive cause first."""
+def diagnose(run: Run, steps: tuple[StepFacts, ...] | None = None) -> Diagnosis:
+    """Why a run is slow and why it does not scale, the most expensive cause first.
+
+    `steps` are its facts of each step, where somebody has them already.
+    """
     cases = facts_of(run)
     of_run = [_applied(name, rule, run, cases) for name, rule in _rules(run_rules)]
-    return diagnose_facts(cases, of_run, step_facts_of(run), gains_by_trial(run))
+    steps = step_facts_of(run) if steps is None else steps
+    return diagnose_facts(cases, of_run, steps, gains_by_trial(run))
 
 
 def diagnose_facts(
@@ -51,8 +55,9 @@ def diagnose_facts(
 
 def _outcomes(cases: tuple[Facts, ...], gains: Mapping[str, Mapping[str, float]]) -> Iterator[Outcome]:
     """Of all rules about ranks together, at every configuration of several."""
+    all_rules = list(_rules(rules))
     for facts in cases:
-        for name, rule in _rules(rules):
+        for name, rule in all_rules:
             outcome = _applied(name, rule, facts)
             if isinstance(outcome, Finding):
                 outcome = dataclasses.replace(
@@ -71,8 +76,9 @@ def _with_gains(advice: Iterable[Advice], gains: Mapping[str, float]) -> tuple[A
 
 def _step_outcomes(steps: tuple[StepFacts, ...]) -> Iterator[Outcome]:
     """Of all rules about a step, at every configuration."""
+    all_rules = list(_rules(step_rules))
     for facts in steps:
-        for name, rule in _rules(step_rules):
+        for name, rule in all_rules:
             outcome = _applied(name, rule, facts)
             if isinstance(outcome, Finding) and len(steps) > 1:
                 outcome = dataclasses.replace(outcome, about=facts.about)

@@ -1,7 +1,7 @@
 """Facts: what rules may look at for one configuration on several ranks; what is not known is None."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from scalescope.diagnose.varied import varied_settings
 from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline
 from scalescope.experiment.trial import Trial
 from scalescope.results.old_formats import bucket_bytes_of
-from scalescope.results.result import Result
+from scalescope.results.result import Result, results_by_trial
 from scalescope.results.run import Run
 
 LEAST_SHARE = 0.03  # of the ranks: smaller losses are not worth a finding
@@ -272,6 +272,7 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
     machine = run.environment.get("machine", {})
     cores, gpus = machine.get("cores"), machine.get("gpus") or []
     by_trial = {configuration.trial.trial_id: configuration for configuration in measured}
+    launches = results_by_trial(run.results)
     varied = varied_settings(row.trial for row in rows)
     has_other_load = load_of(run).is_present
     cases = [
@@ -281,22 +282,23 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             row=row,
             rows=rows,
             curve=curves.get(network_path(row.trial)),
-            gradient_bytes=_counter(run.results, row.trial, "gradient_bytes"),
-            bucket_bytes=_buckets(run.results, row.trial),
+            gradient_bytes=_counter(own.results, row.trial, "gradient_bytes"),
+            bucket_bytes=_buckets(own.results, row.trial),
             one_rank=by_trial.get(single_rank_baseline(at_per_rank_batch(row.trial)).trial_id),
             pairs=pairs.get(network_path(row.trial), ()),
             nccl=choices.get(network_path(row.trial)),
-            hosts=_hosts(run.results, row.trial),
-            expected=_expected(run, row.trial),
-            gpu_uuids=_gpu_uuids(run, row.trial),
+            hosts=_hosts(own.results, row.trial),
+            expected=_expected(own, row.trial),
+            gpu_uuids=_gpu_uuids(own, row.trial),
             has_other_load=has_other_load,
             cores=int(cores) if isinstance(cores, int) else None,
             gpu_memory_bytes=int(gpus[0]["memory_bytes"]) if gpus else None,
-            uneven_work=_uneven_work(run.results, row.configuration),
-            pauses=periodic_pauses(activities_of(run.results, row.trial), on_gpu=row.trial.device == "cuda"),
+            uneven_work=_uneven_work(own.results, row.configuration),
+            pauses=periodic_pauses(activities_of(own.results, row.trial), on_gpu=row.trial.device == "cuda"),
         )
         for row in rows
         if row.ranks > 1 and (row.waterfall is not None or not row.is_baseline)
+        for own in (replace(run, results=tuple(launches.get(row.trial.trial_id, ()))),)
     ]
     return tuple(sorted(cases, key=lambda facts: -facts.ranks))
 

@@ -28,7 +28,7 @@ from scalescope.experiment.ablations import (
 )
 from scalescope.experiment.machine import PrecisionSupport, worst_support
 from scalescope.experiment.trial import Trial
-from scalescope.results.result import RankRecord, Result, undisturbed
+from scalescope.results.result import RankRecord, Result, results_by_trial, undisturbed
 from scalescope.results.run import Run
 
 LEAST_SHARE = 0.03  # of a step: smaller losses are not worth a finding
@@ -154,6 +154,7 @@ def step_facts_of(run: Run) -> tuple[StepFacts, ...]:
     asked = [configuration for configuration in measured if not configuration.trial.is_ablation]
     context = _Context(
         run=run,
+        launches=results_by_trial(run.results),
         by_trial={configuration.trial.trial_id: configuration for configuration in measured},
         recorded=recordings_of(run.results),
         varied=varied_settings(configuration.trial for configuration in asked),
@@ -169,6 +170,7 @@ class _Context:
     """What was measured in the whole run."""
 
     run: Run
+    launches: Mapping[str, list[Result]]
     by_trial: Mapping[str, Configuration]
     recorded: Mapping[str, StepRecording]
     varied: Mapping[int, tuple[str, ...]]
@@ -179,8 +181,9 @@ class _Context:
 def _facts(configuration: Configuration, context: _Context) -> StepFacts:
     trial, run, by_trial = configuration.trial, context.run, context.by_trial
     alone = single_rank_baseline(at_per_rank_batch(trial))
-    records = _records(run.results, trial)
-    launches = activities_of(run.results, trial)
+    of_trial = context.launches.get(trial.trial_id, ())
+    records = _records(of_trial, trial)
+    launches = activities_of(of_trial, trial)
     no_update = without_optimizer(trial)
     varied = context.varied[trial.world_size]
     return StepFacts(

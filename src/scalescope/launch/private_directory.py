@@ -46,6 +46,7 @@ def _temporary_directory(path: Path) -> Iterator[None]:
     """Give a directory one for temporary files, on the disk where TMPDIR is; without room there is none."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
+            _remove_leftovers(Path(tempfile.gettempdir()))
             made = Path(tempfile.mkdtemp(prefix=_own_prefix(), dir=tempfile.gettempdir()))
             stack.enter_context(_kept(made))
             (path / TEMPORARY).symlink_to(made)

@@ -45,7 +45,7 @@ class AnalyzedRun:
 
     @functools.cached_property
     def diagnosis(self) -> Diagnosis:
-        return diagnose(self.run)
+        return diagnose(self.run, self.steps)
 
     @functools.cached_property
     def steps(self) -> tuple[StepFacts, ...]:

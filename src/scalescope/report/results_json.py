@@ -19,6 +19,7 @@ from scalescope.report.commands.jobs import job_name
 from scalescope.report.findings import findings_json
 from scalescope.report.memory.as_json import memory_json
 from scalescope.report.prediction.as_json import answer_json
+from scalescope.report.runs import headline_json
 from scalescope.report.scaling.waterfall import waterfall_json, whole_step_json
 from scalescope.report.trace.sections import profile_json
 from scalescope.report.training.step_waterfall import step_waterfall_json
@@ -34,7 +35,7 @@ def results_json(of: Run | AnalyzedRun) -> dict[str, Any]:
     steps = {facts.trial.trial_id: facts.waterfall for facts in analyzed.steps if facts.waterfall is not None}
     summary = measured_json(analyzed, steps)
     measured = summary["results"]
-    summary["results"] = {
+    results = {
         "communication": measured["communication"],
         "pairs": pairs_json(run),
         "training": measured["training"],
@@ -44,7 +45,11 @@ def results_json(of: Run | AnalyzedRun) -> dict[str, Any]:
         "findings": findings_json(analyzed.diagnosis),
         **_predictions(analyzed),
     }
-    return summary
+    # The results stay last: `list` reads only what stands above them.
+    return summary | {
+        "headline": headline_json(results, run.record.verb, len(run.results)),
+        "results": results,
+    }
 
 
 def measured_json(of: Run | AnalyzedRun, steps: Mapping[str, StepWaterfall] | None = None) -> dict[str, Any]:
@@ -53,6 +58,10 @@ def measured_json(of: Run | AnalyzedRun, steps: Mapping[str, StepWaterfall] | No
     run = analyzed.run
     full = [configuration for configuration in analyzed.measured if not configuration.trial.is_ablation]
     main = _main_trial(run)
+    results = {
+        "communication": communication_json(analyzed.collectives),
+        "training": [*(_training(member, steps or {}) for member in full), *_failures(run)],
+    }
     return {
         "schema_version": SCHEMA_VERSION,
         "name": run.record.name or run.path.name,
@@ -67,10 +76,8 @@ def measured_json(of: Run | AnalyzedRun, steps: Mapping[str, StepWaterfall] | No
             "window_s": None if main is None else main.window_s,
             "device": _device_name(run),
         },
-        "results": {
-            "communication": communication_json(analyzed.collectives),
-            "training": [*(_training(member, steps or {}) for member in full), *_failures(run)],
-        },
+        "headline": headline_json(results, run.record.verb, len(run.results)),
+        "results": results,
     }
 
 

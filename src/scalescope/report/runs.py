@@ -1,11 +1,13 @@
-"""The list of runs below a folder, newest first, from their records and summaries alone."""
+"""The list of runs below a folder, newest first, from their records and the heads of their summaries."""
 
+import contextlib
+import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from scalescope.errors import BadInput
 from scalescope.experiment.yaml_file import read_experiment_file
@@ -25,7 +27,7 @@ from scalescope.results.run_folder import (
     writer_of,
 )
 from scalescope.results.run_record import RunRecord, began_at, is_unfinished, read_run_record
-from scalescope.results.stored.regular_files import stored_lines
+from scalescope.results.stored.regular_files import Unreadable, open_regular, parse_json, stored_lines
 
 _COLUMNS = ("run", "command", "workload", "ranks", "result", "status", "started", "name", "trials", "device")
 _LEFT_OUT = (
@@ -37,6 +39,8 @@ _LEFT_OUT = (
     "workload",
 )  # where the page is narrow, in this order
 _LONGEST_WORKLOAD = 11  # so that all that matters fits 80 columns
+_HEAD_BYTES = 1 << 14  # of results.json: what stands above the results themselves
+_RESULTS_BEGIN = b',\n "results": {'  # a line break is in no JSON text, so this is the key and no value
 RunStatus = Literal[
     "running", "finished", "failed", "budget", "interrupted", "ranks_lost", "killed", "submitted", "unknown"
 ]
@@ -76,7 +80,7 @@ class ListedRun:
     ranks: int | None
     device: str | None
     trials: Mapping[str, int]  # how many trials ended how; empty without a summary
-    launches: int  # lines of results
+    launches: int
     figure: HeadlineFigure | None
 
     def to_json(self) -> dict[str, Any]:
@@ -97,18 +101,32 @@ class ListedRun:
         }
 
 
-def listed_runs(root: Path) -> list[ListedRun]:
-    """All runs at or below a folder, the newest first."""
-    runs = [_listed(path) for path in find_runs(root, jobs=True)]
-    return sorted(runs, key=lambda run: (run.started, str(run.path)), reverse=True)
+def listed_runs(root: Path) -> Iterator[ListedRun]:
+    """All runs at or below a folder, the newest first; each is read when it is asked for."""
+    records = [(path, read_run_record(path)) for path in find_runs(root, jobs=True)]
+    found = [(began_at(path, record), str(path), record) for path, record in records]
+    for started, path, record in sorted(found, key=lambda run: run[:2], reverse=True):
+        yield _listed(Path(path), record, started)
 
 
-def runs_section(runs: Sequence[ListedRun], root: Path, *, filtered: bool = False) -> Section:
+def headline_json(results: Mapping[str, Any], verb: str, launches: int) -> dict[str, Any]:
+    """What the list shows of the results of a run; results.json has it at its head."""
+    training = _entries(results.get("training"))
+    figure = _figure(verb, results)
+    return {
+        "workloads": list(_workloads((*training, *_entries(results.get("memory"))))),
+        "trials": dict(Counter(summary_status(entry) for entry in training if "status" in entry)),
+        "launches": launches,
+        "figure": None if figure is None else asdict(figure),
+    }
+
+
+def runs_section(runs: Iterable[ListedRun], root: Path, *, filtered: bool = False) -> Section:
     """One row for each run; columns that say nothing are left out."""
-    if not runs:
+    rows = [_row(run) for run in runs]
+    if not rows:
         like_this = " like this" if filtered else ""
         return Section(lines=(f"No runs{like_this} below {root}.",))
-    rows = [_row(run) for run in runs]
     kept = tuple(name for name in _COLUMNS if any(row[name] for row in rows))
     cells = tuple(tuple(row[name] for name in kept) for row in rows)
     optional = tuple(name for name in _LEFT_OUT if name in kept)
@@ -140,27 +158,40 @@ def _short_workload(name: str) -> str:
     return Path(name).name.replace(".py:", ":")
 
 
-def _listed(path: Path) -> ListedRun:
-    record, summary = read_run_record(path), _mapping(read_json(path / RESULTS))
-    results = _mapping(summary.get("results"))
-    training = _entries(results.get("training"))
-    workloads, most_ranks = _requested(path)
+def _listed(path: Path, record: RunRecord, started: datetime) -> ListedRun:
+    summary = _summary(path, record.verb)
+    headline = summary["headline"]
     name = record.name or _text(summary.get("name"))
-    ranks = summary.get("world_size")
+    workloads, ranks = _texts(headline.get("workloads")), _whole(summary.get("world_size"))
+    if not workloads or ranks is None:
+        asked, most_ranks = _requested(path)
+        workloads, ranks = workloads or asked, most_ranks if ranks is None else ranks
     return ListedRun(
         path=path,
         verb=record.verb or _text(summary.get("verb")),
         name=None if name == path.name else name,
-        started=began_at(path),
+        started=started,
         status=_status(path, record),
-        is_unfinished=is_unfinished(path),
-        workloads=_workloads((*training, *_entries(results.get("memory")))) or workloads,
-        ranks=ranks if isinstance(ranks, int) else most_ranks,
+        is_unfinished=is_unfinished(path, record),
+        workloads=workloads,
+        ranks=ranks,
         device=_text(_mapping(summary.get("config")).get("device")),
-        trials=Counter(summary_status(entry) for entry in training if "status" in entry),
-        launches=_launches(path),
-        figure=_figure(record.verb, results, read_json(path / TUNING)),
+        trials={status: count for status, count in _mapping(headline.get("trials")).items() if _whole(count)},
+        launches=_whole(headline.get("launches")) or 0,
+        figure=_tuned(path) if record.verb == "tune" else _stored_figure(headline.get("figure")),
     )
+
+
+def _summary(path: Path, verb: str) -> Mapping[str, Any]:
+    """The head of results.json; of one without a headline the whole file, with the headline it would have."""
+    with contextlib.suppress(OSError, Unreadable):
+        with os.fdopen(open_regular(path / RESULTS), "rb") as stream:
+            head, found, _ = stream.read(_HEAD_BYTES).partition(_RESULTS_BEGIN)
+        summary = _mapping(parse_json(head + b"}")) if found else {}
+        if isinstance(summary.get("headline"), dict):
+            return summary
+    summary = _mapping(read_json(path / RESULTS))
+    return {**summary, "headline": headline_json(_mapping(summary.get("results")), verb, _launches(path))}
 
 
 def _status(path: Path, record: RunRecord) -> RunStatus:
@@ -192,11 +223,24 @@ def _workloads(entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name is not None))
 
 
-def _figure(verb: str, results: Mapping[str, Any], tuning: object) -> HeadlineFigure | None:
-    """The first of these that a run has: what tuning gains, speedup, throughput, bandwidth, batch."""
-    confirmed = _mapping(_mapping(tuning).get("confirmed"))
+def _tuned(path: Path) -> HeadlineFigure | None:
+    confirmed = _mapping(_mapping(read_json(path / TUNING)).get("confirmed"))
+    return _largest("tuned_speedup", [confirmed], "speedup")
+
+
+def _stored_figure(raw: object) -> HeadlineFigure | None:
+    stored = _mapping(raw)
+    value, kind = stored.get("value"), stored.get("kind")
+    known: dict[object, FigureKind] = {name: name for name in get_args(FigureKind)}
+    if kind not in known or not isinstance(value, int | float):
+        return None
+    return HeadlineFigure(kind=known[kind], value=float(value), unit=_text(stored.get("unit")) or "samples")
+
+
+def _figure(verb: str, results: Mapping[str, Any]) -> HeadlineFigure | None:
+    """The first of these that a run has: speedup, throughput, bandwidth, batch; a search has its own file."""
     if verb == "tune":
-        return _largest("tuned_speedup", [confirmed], "speedup")
+        return None
     scaling = [row for row in _entries(results.get("scaling")) if row.get("world_size") != 1]
     collectives = _mapping(results.get("communication")).values()
     rows = [entry for collective in collectives for entry in _entries(collective)]
@@ -229,6 +273,15 @@ def _mapping(value: object) -> Mapping[str, Any]:
 def _entries(value: object) -> list[Mapping[str, Any]]:
     """The objects of a JSON list."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    members = value if isinstance(value, list) else ()
+    return tuple(text for member in members if (text := _text(member)) is not None)
 
 
 def _text(value: object) -> str | None:

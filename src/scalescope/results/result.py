@@ -107,13 +107,18 @@ def _to_plain(value: Any) -> Any:
     return [_to_plain(member) for member in value] if isinstance(value, list) else value
 
 
-def undisturbed(results: Iterable[Result]) -> list[Result]:
-    """The launches that estimates are made of: of every trial those that nothing disturbed, or else all."""
+def results_by_trial(results: Iterable[Result]) -> dict[str, list[Result]]:
+    """The launches of each trial."""
     by_trial: dict[str, list[Result]] = {}
     for result in results:
         by_trial.setdefault(result.trial_id, []).append(result)
+    return by_trial
+
+
+def undisturbed(results: Iterable[Result]) -> list[Result]:
+    """The launches that estimates are made of: of every trial those that nothing disturbed, or else all."""
     return [
         result
-        for members in by_trial.values()
+        for members in results_by_trial(results).values()
         for result in [member for member in members if not member.is_disturbed] or members
     ]

@@ -1,7 +1,9 @@
 """The run folder: who may write to it, where its files lie, and how it is found again."""
 
+import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import socket
 import time
@@ -147,11 +149,32 @@ def refuse_in_use(path: Path) -> None:
         raise CannotRun(f"{path} is in use by {writer}")
 
 
-def new_run_path(verb: str, root: Path = DEFAULT_ROOT) -> Path:
-    """A folder name nobody uses yet: the time, then the verb."""
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{verb}"
-    candidates = [root / stem, *(root / f"{stem}-{number}" for number in range(2, 1000))]
-    return next(path for path in candidates if not path.exists())
+def new_run_path(verb: str, root: Path = DEFAULT_ROOT, *, makes: bool = True) -> Path:
+    """A folder that nobody uses yet: the time, then the verb.
+
+    It is made, so that no other run that begins now gets the same; where it cannot be made, whoever opens
+    it says why. Without `makes` it is only named.
+    """
+    stem = root / f"{time.strftime('%Y%m%d-%H%M%S')}-{verb}"
+    paths = itertools.chain(
+        (stem,), (stem.with_name(f"{stem.name}-{number}") for number in itertools.count(2))
+    )
+    if not makes:
+        return next(path for path in paths if not os.path.lexists(path))
+    with contextlib.suppress(OSError):
+        root.mkdir(parents=True, exist_ok=True)
+    return next(path for path in paths if _is_free(path))
+
+
+def _is_free(path: Path) -> bool:
+    """Whether nobody has made a folder; it is made now, if it can be."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def point_latest_at(path: Path) -> None:

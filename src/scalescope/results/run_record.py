@@ -127,9 +127,9 @@ def _end_of(raw: Any) -> RunEnd | None:
     return RunEnd(**known)
 
 
-def is_unfinished(path: Path) -> bool:
+def is_unfinished(path: Path, record: RunRecord | None = None) -> bool:
     """Whether something of a run is left to measure, as far as its record and its summary tell."""
-    end = read_run_record(path).end
+    end = (record or read_run_record(path)).end
     if end is None and (path / RUN).is_file():
         return True  # killed, or a job that has not ended
     if end is not None and (end.why != "finished" or end.missing or end.failed):
@@ -153,10 +153,11 @@ def newest_unfinished_run(verb: str, root: Path) -> Path | None:
     return next((path for path in candidates if is_unfinished(path) and writer_of(path) is None), None)
 
 
-def began_at(path: Path) -> datetime:
+def began_at(path: Path, record: RunRecord | None = None) -> datetime:
     """When a run began; of one that does not say so, when its oldest file was last changed."""
-    for text in (read_run_record(path).started_at, _first_start(path)):
+    for is_recorded in (True, False):  # reading the launches takes longer
         try:
+            text = (record or read_run_record(path)).started_at if is_recorded else _first_start(path)
             moment = datetime.fromisoformat(text or "")
         except ValueError:
             continue

@@ -9,7 +9,7 @@ from pathlib import Path
 from scalescope.errors import BadInput, ExitCode, StorageError
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, chapters_of
-from scalescope.report.performance import NOTHING
+from scalescope.report.performance import NOTHING, performance_text
 from scalescope.report.render.drawing import WIDTHS_IN, check_drawing, save
 from scalescope.report.render.page import page
 from scalescope.report.render.scalars import write_scalars
@@ -183,7 +183,7 @@ def _texts(
     texts |= {f"{TABLES}/{name}": text for name, text in wished.items()}
     if "txt" in options.formats:
         analyzed_runs = [*report_input.scaling_runs, *(s for s in report_input.analyzed_runs if not s.scales)]
-        parts = [present(analyzed.run).files[PERFORMANCE]() for analyzed in analyzed_runs]
+        parts = [performance_text(analyzed) for analyzed in analyzed_runs]
         named = [f"{analyzed.name}\n\n{text}" for analyzed, text in zip(analyzed_runs, parts, strict=True)]
         texts[PERFORMANCE] = parts[0] if len(parts) == 1 else "\n".join(named)
     if "json" in options.formats:

@@ -1,5 +1,6 @@
 """`scalescope rm` removes run folders and nothing else."""
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -109,6 +110,26 @@ def test_a_run_with_files_of_others_is_refused(rm: Rm) -> None:
     (run / "model.py").write_text("")
     assert "'model.py'" in refusal(rm, run)
     assert (run / "model.py").is_file()
+
+
+@pytest.mark.parametrize("name", ["logs/notes.txt", "ranks/0123456789ab.json", "tables/mine.csv", "logs/a/b"])
+def test_a_run_with_files_of_others_in_our_subfolders_is_refused(rm: Rm, name: str) -> None:
+    run = make_run("run")
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).write_text("mine")
+    for ours in (
+        "ranks/0123456789ab-0-1.json",
+        "logs/0123456789ab-0-1.log",
+        "logs/.0123456789ab-0-1.log.ab_d1234",
+    ):
+        (run / ours).write_text("")
+    assert f"'{'/'.join(Path(name).parts[:2])}'; move that first" in refusal(rm, run)
+    assert (run / name).read_text() == "mine"
+    shutil.move(run / name, "elsewhere")
+    if (run / "logs" / "a").is_dir():
+        (run / "logs" / "a").rmdir()
+    assert rm("--yes", str(run)).code == 0
+    assert not run.exists()
 
 
 def test_the_current_folder_is_refused(rm: Rm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from scalescope.report.render.terminal import console, show
 from scalescope.report.runs import ListedRun, listed_runs, runs_section
 from scalescope.results.run_folder import RunFolder
 from scalescope.results.run_record import RunEnd, RunRecord, write_run_record
+from tests.made_runs import VERBS, make_runs
 from tests.speed import patience
 
 TRAINING = {"workload": "mlp", "status": "ok", "samples_per_s": 1234.5}
@@ -92,6 +93,43 @@ def test_a_run_that_is_being_written_is_running(runs: dict[str, ListedRun], tmp_
         assert {run.path.name: run.status for run in listed_runs(tmp_path / "runs")}["d"] == "running"
     finally:
         held.close()
+
+
+def test_a_row_is_read_from_the_head_of_a_summary_alone(tmp_path: Path) -> None:
+    root = make_runs(tmp_path / "runs")
+    listed = list(listed_runs(root))
+    assert len(listed) == len(VERBS)
+    summaries = {run.path / "results.json": (run.path / "results.json").read_text() for run in listed}
+    for path, text in summaries.items():
+        path.write_text(text[: text.index('"results": {') + 20])
+    assert list(listed_runs(root)) == listed
+    for path, text in summaries.items():  # without a headline, all of it is read
+        path.write_text(json.dumps({**json.loads(text), "headline": None}))
+    assert list(listed_runs(root)) == listed
+
+
+@pytest.mark.usefixtures("runs")
+def test_rows_that_are_not_asked_for_are_not_read(tmp_path: Path) -> None:
+    rows = listed_runs(tmp_path / "runs")
+    assert next(rows).path.name == "e"
+    (tmp_path / "runs" / "b" / "results.json").write_text(json.dumps({"world_size": 7}))
+    assert next(rows).ranks == 7
+
+
+@pytest.mark.parametrize(
+    "headline",
+    [
+        {"workloads": "a", "trials": [1], "launches": "x", "figure": 3},
+        {"workloads": [1, {}], "trials": {"ok": "x"}, "launches": True, "figure": {"kind": "x", "value": 1}},
+        {"figure": {"kind": "speedup", "value": "x", "unit": 3}},
+    ],
+)
+def test_a_damaged_headline_leaves_cells_empty(tmp_path: Path, headline: Any) -> None:
+    path = make_run(tmp_path / "runs" / "a", ended("train", 1, why="finished", failed=0))
+    text = json.dumps({"world_size": [], "headline": headline, "results": {}}, indent=1)
+    (path / "results.json").write_text(text.replace('"results": {}', '"results": {\n }'))
+    (run,) = listed_runs(tmp_path)
+    assert (run.workloads, run.ranks, run.trials, run.launches, run.figure) == ((), None, {}, 0, None)
 
 
 def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -106,12 +106,18 @@ def test_a_place_that_cannot_hold_a_folder_is_refused(tmp_path: Path) -> None:
 
 def test_new_names_are_never_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.strftime", lambda shape: "20260115-103000")
-    names = []
-    for _ in range(3):
-        path = new_run_path("train", tmp_path)
-        path.mkdir()
-        names.append(path.name)
-    assert names == ["20260115-103000-train", "20260115-103000-train-2", "20260115-103000-train-3"]
+    stem = "20260115-103000-train"
+    assert new_run_path("train", tmp_path / "runs", makes=False).name == stem
+    paths = [new_run_path("train", tmp_path / "runs") for _ in range(3)]  # as three runs that begin together
+    assert [path.name for path in paths] == [stem, f"{stem}-2", f"{stem}-3"]
+    assert all(path.is_dir() for path in paths)
+    assert new_run_path("train", tmp_path / "runs", makes=False).name == f"{stem}-4"
+
+
+def test_a_place_where_no_folder_can_be_made_is_named_when_it_is_opened(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("in the way")
+    with pytest.raises(StorageError, match="cannot be written"):
+        RunFolder.open(new_run_path("train", tmp_path / "runs"), resume=False)
 
 
 def test_latest_points_at_the_newest_run(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ SIMULATORS: Mapping[str, Simulator] = {
     "pipeline": simulate_pipeline,
 }
 
+_MOST_PASSES = 64  # that are simulated; those after them take as long as the last of these
+_PASSES_PER_STAGE = 4  # until the stages of a pipeline repeat what they do
+
 
 def simulate(
     profile: RankProfile, times: CollectiveTimes, setup: Setup, fitted: Fitted | None = None
@@ -45,16 +48,38 @@ def simulate_once(
         known = ", ".join(SIMULATORS)
         raise BadInput(f"strategy {setup.strategy} cannot be predicted; these can: {known}")
     fitted = fitted or Fitted()
-    passes = setup.micro_batches if setup.strategy == "pipeline" else setup.accumulation_steps
+    passes = _passes(setup)
     issued_s = passes * profile.issue_s * slowdown(fitted, setup.world_size)
     if profile.issue_s:  # then contention was seen on the host, and nothing is known about that of GPUs
         fitted = dataclasses.replace(fitted, contention={})
-    if setup.world_size > 1:
-        line = SIMULATORS[setup.strategy](profile, times, setup, fitted)
-    else:
-        alone = dataclasses.replace(setup, accumulation_steps=passes)
-        line = simulate_data_parallel(profile, times, alone, fitted)
+    if setup.world_size == 1:
+        setup = dataclasses.replace(setup, strategy="single", accumulation_steps=passes)
+    most = max(_MOST_PASSES, _PASSES_PER_STAGE * setup.world_size if setup.strategy == "pipeline" else 0)
+    simulator = SIMULATORS[setup.strategy]
+    line = simulator(profile, times, _with_passes(setup, min(passes, most)), fitted)
+    if passes > most:
+        earlier = simulator(profile, times, _with_passes(setup, most // 2), fitted)
+        line = _continued(line, earlier, (passes - most) / (most - most // 2))
     return _not_before_issued(line, issued_s)
+
+
+def _passes(setup: Setup) -> int:
+    """Forward and backward passes of a step."""
+    return setup.micro_batches if setup.strategy == "pipeline" else setup.accumulation_steps
+
+
+def _with_passes(setup: Setup, passes: int) -> Setup:
+    if setup.strategy == "pipeline":
+        return dataclasses.replace(setup, micro_batches=passes)
+    return dataclasses.replace(setup, accumulation_steps=passes)
+
+
+def _continued(line: StepTimeline, earlier: StepTimeline, times: float) -> StepTimeline:
+    """A step that goes on so many times as it did since an earlier one: by then every pass takes as long."""
+    names = ("step_s", "exposed_s", "bubble_s", "straggling_s")
+    values = {name: (getattr(line, name), getattr(earlier, name)) for name in names}
+    longer = {name: now + times * (now - before) for name, (now, before) in values.items()}
+    return dataclasses.replace(line, **longer)
 
 
 def _not_before_issued(line: StepTimeline, issued_s: float) -> StepTimeline:

@@ -1,6 +1,7 @@
 """`scalescope list`: the runs that are there."""
 
 from datetime import datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,7 @@ def command(
             and (earliest is None or run.started >= earliest)
         )
 
-    runs = [run for run in listed_runs(root) if is_wanted(run)][:limit]
+    runs = list(islice(filter(is_wanted, listed_runs(root)), limit))
     if as_json:
         print_json([run.to_json() for run in runs])
         return

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scalescope.studies.prediction.predict import PredictReport
 
 _MOST_RANKS = 1_000_000
+_MOST_SIZES = 256
 
 
 class FiniteRange(click.FloatRange):
@@ -128,4 +129,6 @@ def _world_sizes(text: str | None) -> tuple[int, ...]:
                 f"--world-size: expected numbers up to {_MOST_RANKS:,} such as 2,4,8, got {word.strip()!r}"
             )
         sizes.append(int(word))
+    if len(set(sizes)) > _MOST_SIZES:
+        raise BadInput(f"--world-size: expected at most {_MOST_SIZES} numbers, got {len(set(sizes)):,}")
     return tuple(sizes)

@@ -12,7 +12,8 @@ from scalescope.interpreter import python_module
 from scalescope.launch.attached.leader import Leader
 from scalescope.launch.attached.nccl_debug import nccl_log_variables
 from scalescope.launch.attached.rank_context import RankContext
-from scalescope.launch.private_directory import private_directory, shared_directory
+from scalescope.launch.guard import start_guarded
+from scalescope.launch.private_directory import own_directories, private_directory, shared_directory
 from scalescope.results.ranks.rank_job import INIT_TIMEOUT_VARIABLE, RANK_VARIABLE, STORE_FILE_VARIABLE
 
 
@@ -48,7 +49,17 @@ def ranks_here(environment: Mapping[str, str]) -> int:
 
 
 def start_worker(variables: dict[str, str], stdin: int, stdout: int) -> "subprocess.Popen[bytes]":
-    command = python_module("scalescope.worker.process.attached", str(os.getpid()))
+    """The worker's guard, which reads, writes and ends as the worker does.
+
+    If we are killed, it ends the worker and removes our directories; the shared one only after the last rank.
+    """
     environment = {**os.environ, **variables}
     environment[RANK_VARIABLE] = environment["RANK"]
-    return subprocess.Popen(command, stdin=stdin, stdout=stdout, env=environment)
+    store = variables.get(STORE_FILE_VARIABLE)
+    shared = () if store is None else (str(Path(store).parent),)
+    command = python_module("scalescope.worker.process.attached")
+    removes = (*own_directories(), *shared)
+    try:
+        return start_guarded(command, removes=removes, stdin=stdin, stdout=stdout, env=environment).guard
+    except OSError as error:
+        raise CannotRun(f"the worker of a rank could not be started: {error.strerror}") from None

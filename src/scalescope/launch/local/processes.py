@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from scalescope.errors import CannotRun
 from scalescope.interpreter import python_module
-from scalescope.launch.local.guard import start_guarded
+from scalescope.launch.guard import start_guarded
 from scalescope.launch.local.leftovers import end_leftovers, without_perf_maps
 from scalescope.launch.private_directory import own_directories
 from scalescope.results.ranks.rank_job import RankJob

@@ -2,13 +2,14 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, TextIO
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.measure import Measurement
 from rich.segment import Segment
+from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -18,7 +19,6 @@ from scalescope.report.section import Section, Table
 from scalescope.results.printable import in_encoding, printable, printable_lines
 
 _PIPED_WIDTH = 200  # a file has no width of its own; wide enough for every table
-_UNLIMITED = 100_000
 
 
 class Page(Console):
@@ -61,28 +61,55 @@ def _shown(text: str, target: Console) -> str:
     return in_encoding(printable(text), target.encoding)
 
 
-def _fitting(table: Table, target: Console, verbose: bool) -> RichTable:
+def _fitting(table: Table, target: Console, verbose: bool) -> RenderableType:
     """The table, with optional columns left out one after another until it fits, or else wrapped."""
-    unlimited = target.options.update(width=_UNLIMITED)  # measured in the page itself, every table fits
     hidden = set() if verbose else set(table.expert)
+    cells = [[_shown(cell, target) for cell in row] for row in (table.columns, *table.rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    kept: list[int] = []
     for dropped in range(len(table.optional) + 1):
-        for narrow in (False, True):
-            drawn = _draw(table, target, hidden | set(table.optional[:dropped]), narrow=narrow)
-            if Measurement.get(target, unlimited, drawn).maximum <= target.width:
-                return drawn
-    return _draw(table, target, hidden | set(table.optional), narrow=True, wrapped=True)
+        left_out = hidden | set(table.optional[:dropped])
+        kept = [number for number, name in enumerate(table.columns) if name not in left_out]
+        for gap in (3, 2):
+            if sum(widths[number] + gap for number in kept) - gap <= target.width:
+                sides = ["left" if table.columns[number] in table.left else "right" for number in kept]
+                columns = [(number, widths[number], side) for number, side in zip(kept, sides, strict=True)]
+                return _Rows(cells, columns, gap)
+    return _wrapped(table, cells, kept)
 
 
-def _draw(
-    table: Table, target: Console, left_out: set[str], *, narrow: bool, wrapped: bool = False
-) -> RichTable:
-    gap = (0, 1, 0, 0) if narrow else (0, 1)
-    drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=gap)
-    kept = [number for number, name in enumerate(table.columns) if name not in left_out]
+class _Rows:
+    """Rows that fit the page, one line each; rich's own table takes a hundred times as long for thousands."""
+
+    def __init__(
+        self, cells: Sequence[Sequence[str]], columns: Sequence[tuple[int, int, str]], gap: int
+    ) -> None:
+        self._cells, self._columns, self._gap = cells, columns, " " * gap
+
+    def __rich_console__(self, page: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        heading, *rows = self._cells
+        title = self._line(heading)
+        yield Segment(title, Style(bold=True))
+        yield Segment("\n" + ("-" if options.ascii_only else "─") * cell_len(title))
+        for row in rows:
+            yield Segment("\n" + self._line(row))
+        yield Segment.line()
+
+    def _line(self, row: Sequence[str]) -> str:
+        padded = []
+        for number, width, side in self._columns:
+            space = " " * (width - cell_len(row[number]))
+            padded.append(row[number] + space if side == "left" else space + row[number])
+        return self._gap.join(padded)
+
+
+def _wrapped(table: Table, cells: Sequence[Sequence[str]], kept: Sequence[int]) -> RichTable:
+    """A table that is wider than the page: long cells take several lines."""
+    drawn = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    heading, *rows = cells
     for number in kept:
-        name = table.columns[number]
-        side: Literal["left", "right"] = "left" if name in table.left else "right"
-        drawn.add_column(_shown(name, target), justify=side, no_wrap=not wrapped, overflow="fold")
-    for row in table.rows:
-        drawn.add_row(*(Text(_shown(row[number], target)) for number in kept))
+        side: Literal["left", "right"] = "left" if table.columns[number] in table.left else "right"
+        drawn.add_column(heading[number], justify=side, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(row[number]) for number in kept))
     return drawn

@@ -2,8 +2,9 @@
 
 import contextlib
 import os
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from scalescope.errors import BadInput, CannotRun, StorageError
@@ -22,6 +23,15 @@ from scalescope.results.run_record import began_at
 from scalescope.studies.slurm.slurm_request import job_id_of
 
 _MOST_NAMED = 3
+_OF_A_RANK = r"[0-9a-f]{12}-\d+-\d+"  # trial, launch, rank
+_NAMES_INSIDE = {
+    "ranks": rf"{_OF_A_RANK}\.json",
+    "logs": rf"{_OF_A_RANK}\.log",
+    "traces": rf"{_OF_A_RANK}(\.pt\.trace)?\.json(\.gz)?|nsys[-.\w]*",
+    "slurm": r"request\.yaml|job\.sh|job\.json|slurm-\d+\.out",
+    "figures": r".+\.(svg|pdf|png)",
+    "tables": r"(comprehensive_summary|summary_table|before_after)\.(csv|tex|md)",
+}
 
 
 def removable(paths: Sequence[Path]) -> tuple[Path, ...]:
@@ -41,18 +51,35 @@ def _check(path: Path) -> None:
         raise BadInput(f"rm: {path}: holds no run, so it is not removed")
     if Path.cwd().resolve().is_relative_to(path.resolve()):
         raise BadInput(f"rm: {path} is or contains the current folder; go elsewhere first")
-    strangers = sorted(entry.name for entry in path.iterdir() if not _is_ours(entry.name))
-    if strangers:
-        more = " ..." if len(strangers) > _MOST_NAMED else ""
-        names = ", ".join(map(repr, strangers[:_MOST_NAMED]))
-        raise BadInput(f"rm: {path} also holds what scalescope did not write: {names}{more}; move that first")
+    _refuse_strangers(path)
     refuse_in_use(path)
     _refuse_queued(path)
 
 
-def _is_ours(name: str) -> bool:
-    """Whether scalescope writes a file or folder of this name; a crash may leave it half written."""
-    return name in WRITTEN or any(name.startswith(f".{written}.") for written in WRITTEN)
+def _refuse_strangers(path: Path) -> None:
+    """Refuse a folder that also holds files of others, wherever in it."""
+    strangers = sorted(_strangers(path))
+    if strangers:
+        more = " ..." if len(strangers) > _MOST_NAMED else ""
+        names = ", ".join(map(repr, strangers[:_MOST_NAMED]))
+        raise BadInput(f"rm: {path} also holds what scalescope did not write: {names}{more}; move that first")
+
+
+def _strangers(path: Path) -> Iterator[str]:
+    """What is not named as scalescope names files; a crash may leave one of ours half written.
+
+    Links in our subfolders do not count: they are removed, and what they lead to stays.
+    """
+    ours = "|".join(map(re.escape, WRITTEN))
+    for entry in path.iterdir():
+        if not re.fullmatch(rf"{ours}|\.({ours})\..+", entry.name):
+            yield entry.name
+        elif entry.is_dir() and not entry.is_symlink():
+            names = _NAMES_INSIDE.get(entry.name, "(?!)")
+            for inner in entry.iterdir():
+                is_named_so = re.fullmatch(rf"{names}|\.({names})\.[a-z0-9_]{{8}}", inner.name)
+                if not inner.is_symlink() and not (is_named_so and inner.is_file()):
+                    yield f"{entry.name}/{inner.name}"
 
 
 def _refuse_queued(path: Path) -> None:
@@ -79,6 +106,7 @@ def remove(path: Path) -> None:
     """Remove a run folder; links inside it are removed and not followed."""
     folder = RunFolder.hold(path)  # nobody may begin to write to it now
     try:
+        _refuse_strangers(path)  # somebody may have added one since
         shutil.rmtree(path)
     except OSError as error:
         raise StorageError(f"rm: {path}: could not be removed: {error.strerror}") from None

@@ -65,15 +65,15 @@ def _verb_of(path: Path) -> str:
 
 def prepare(study: Study, request: Request, flags: Entries, setup: tuple[str, ...]) -> SlurmRun:
     """Check everything that can be checked here; `flags` are those of the job."""
-    path = (_resumed_path(request) if request.resume else _new_path(request)).absolute()
-    before = _record_of(path) if request.resume else {}
+    resumed = _resumed_path(request).absolute() if request.resume else None
+    before = {} if resumed is None else _record_of(resumed)
     shell_text = _stored_shell_text(before, flags, setup)
     template = before.get("template") if "slurm_template" not in flags else None
     flags = {**_entries(before.get("flags")), **flags}
     setup = setup or _texts(before.get("setup"))
     directory = Path(str(before.get("directory", Path.cwd())))  # files of the request are named from there
-    if request.resume:
-        request = _as_begun(study, request, path)
+    if resumed is not None:
+        request = _as_begun(study, request, resumed)
     asked = slurm_from(flags)
     experiment = request.experiment(study.defaults)
     if experiment.measuring.redact_env:
@@ -81,6 +81,7 @@ def prepare(study: Study, request: Request, flags: Entries, setup: tuple[str, ..
     template = template if isinstance(template, str) else _template(asked)
     tasks_per_node = _tasks_per_node(asked, experiment)
     _check_ranks(experiment, asked.nodes * tasks_per_node)
+    path = resumed or _new_path(request).absolute()  # made only now: what is refused leaves no folder
     job = SlurmJob(
         name=experiment.measuring.name or f"scalescope-{request.verb}",
         nodes=asked.nodes,
@@ -198,7 +199,7 @@ def _texts(stored: Any) -> tuple[str, ...]:
 
 def _new_path(request: Request) -> Path:
     given = request.experiment({}).measuring.output_dir
-    return Path(given) if given else new_run_path(request.verb)
+    return Path(given) if given else new_run_path(request.verb, makes=not request.dry_run)
 
 
 def _resumed_path(request: Request) -> Path:

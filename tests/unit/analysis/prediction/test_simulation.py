@@ -32,6 +32,28 @@ def test_one_rank_computes_all_micro_batches() -> None:
     assert line.step_s == pytest.approx(PROFILE.compute_s + 2 * 12.0)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("strategy", PARALLEL)
+def test_the_time_of_many_passes_is_that_of_all_of_them(strategy: str, schedule: str) -> None:
+    """Only some are simulated, one by one; the others take as long."""
+    blocks = (unit(f"block {n}", 0.1 * n, 0.3, mib=n, activation_mib=1.0) for n in range(1, 5))
+    profile = dataclasses.replace(profile_of(*blocks), spread=0.1)
+    setup = Setup(
+        world_size=4, strategy=strategy, schedule=schedule, micro_batches=331, accumulation_steps=331
+    )
+    line = simulate(profile, PerMib(0.1, error=0.0), setup)
+    whole = SIMULATORS[strategy](profile, PerMib(0.1, error=0.0), setup, Fitted())
+    for name in ("step_s", "exposed_s", "bubble_s", "straggling_s"):
+        assert getattr(line, name) == pytest.approx(getattr(whole, name), rel=1e-9)
+    assert len(line.events) < len(whole.events) / 2
+
+
+def test_a_million_passes_are_not_a_million_events() -> None:
+    line = simulate(PROFILE, PerMib(1.0), Setup(world_size=2, accumulation_steps=1_000_000))
+    assert line.step_s == pytest.approx(1_000_000 * 12.0 + line.exposed_s + PROFILE.compute_s - 12.0)
+    assert len(line.events) < 1_000
+
+
 @pytest.mark.parametrize("strategy", PARALLEL)
 def test_every_strategy_passes_on_what_it_assumes(strategy: str) -> None:
     line = simulate(PROFILE, PerMib(1.0), Setup(world_size=4, strategy=strategy, micro_batches=4))

@@ -13,7 +13,7 @@ from typing import Any
 
 import scalescope
 from scalescope.errors import BadInput
-from scalescope.launch.local.guard import END, start_guarded
+from scalescope.launch.guard import END, start_guarded
 from scalescope.launch.local.processes import signal_group
 from scalescope.launch.private_directory import own_directories
 from scalescope.launch.telemetry.load import PROC, process_tree

@@ -1,5 +1,6 @@
 """Guards: they end as their command does, and end all that it started."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.launch.local.guard import GuardedProcess, start_guarded
+from scalescope.launch.guard import GuardedProcess, start_guarded
 from scalescope.launch.local.leftovers import end_leftovers, leftover_notes, without_perf_maps
 from tests.speed import patience
 
@@ -96,7 +97,7 @@ def test_a_stopped_guard_can_be_ended(started: list[GuardedProcess]) -> None:
 _PARENT = """
 import os, signal, sys, time
 from pathlib import Path
-from scalescope.launch.local.guard import start_guarded
+from scalescope.launch.guard import start_guarded
 start_guarded(["sh", "-c", sys.argv[1]], removes=[sys.argv[2]])
 while not (Path(sys.argv[3]).exists() and Path(sys.argv[3]).read_text()):
     time.sleep(0.01)
@@ -108,13 +109,17 @@ def test_a_killed_parent_leaves_neither_processes_nor_directories(tmp_path: Path
     file = tmp_path / "pid"
     (tmp_path / "mine-1" / "below").mkdir(parents=True)
     (tmp_path / "other").mkdir()
+    (tmp_path / "mine-0-shared").mkdir()
     script = _DETACH.format(file=file) + " sleep 600"
+    held = os.open(tmp_path / "mine-0-shared", os.O_RDONLY)  # as another rank does
+    fcntl.flock(held, fcntl.LOCK_SH)
     subprocess.run([sys.executable, "-c", _PARENT, script, f"{tmp_path}/mine-", str(file)], check=False)
     deadline = time.monotonic() + patience(10.0)
     while (_runs(_pid_in(file)) or (tmp_path / "mine-1").exists()) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not _runs(_pid_in(file))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "pid"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine-0-shared", "other", "pid"]
+    os.close(held)
 
 
 def test_leftovers_are_named_if_they_left_their_session(

@@ -8,6 +8,7 @@ When its parent is killed, it also removes the directories whose paths begin wit
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import resource
 import select
@@ -221,11 +222,31 @@ def _parents_of_processes() -> dict[int, int]:
 
 
 def _remove(prefixes: list[str]) -> None:
-    """Remove directories of ours that a killed parent left."""
+    """Remove directories of ours that a killed parent left; what another rank holds, it removes itself."""
     for prefix in prefixes:
         directory = Path(prefix)
         for path in directory.parent.glob(f"{directory.name}*"):
-            shutil.rmtree(path, ignore_errors=True)
+            if not _is_held(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_held(path: Path) -> bool:
+    """Whether a process keeps a lock on a directory; that of a killed one is free in a moment."""
+    deadline = time.monotonic() + _LOOK_S
+    with contextlib.suppress(OSError):
+        held = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            while True:
+                try:
+                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return False
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        return True
+                time.sleep(0.02)
+        finally:
+            os.close(held)
+    return False
 
 
 if __name__ == "__main__":
