@@ -16,7 +16,7 @@ from scalescope.results.printable import printable
 from scalescope.results.result import SCHEMA_VERSION, Result, to_json
 from scalescope.results.run_folder import EXPERIMENT, RUN, TRIALS
 from scalescope.results.run_record import RunRecord, read_run_record
-from scalescope.results.schema import parse_result
+from scalescope.results.schema import NOT_A_RESULT, parse_result
 from scalescope.results.stored.environment import read_environment
 from scalescope.results.stored.regular_files import open_regular, stored_lines, why_unreadable
 
@@ -124,13 +124,15 @@ def few_warnings(warnings: list[str], where: Path) -> tuple[str, ...]:
 def _what_is_wrong(line: bytes, error: ValueError) -> str:
     if not line.endswith(b"\n"):
         return "the line is cut off"
+    if str(error) == NOT_A_RESULT:  # of padding, json.loads would make text of four times its size
+        return NOT_A_RESULT
     try:
         version = str(json.loads(line)["schema_version"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return "not a result"
+        return NOT_A_RESULT
     if version.partition(".")[0] not in ("1", SCHEMA_VERSION.partition(".")[0]):
         return f"schema {version} is not {SCHEMA_VERSION}; another version of scalescope wrote it"
-    return (str(error).splitlines() or ["not a result"])[0]
+    return (str(error).splitlines() or [NOT_A_RESULT])[0]
 
 
 def earlier_results(root: Path, environment_id: str, *, but: Path | None = None) -> list[Result]:

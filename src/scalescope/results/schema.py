@@ -20,6 +20,8 @@ from scalescope.results.stored.telemetry import telemetry_misfit
 
 _LONGEST_S, _SHORTEST_S = 1e9, 1e-12
 _LARGEST_COUNT = 1 << 40
+NOT_A_RESULT = "not a result"
+_START = 64  # bytes, of which one begins the object
 _OLD_SCHEMA = re.compile(rb'"schema_version": ?"1\.')
 
 
@@ -30,6 +32,8 @@ def _adapter() -> TypeAdapter[Result]:
 
 def parse_result(line: bytes) -> Result:
     """One line of trials.jsonl; a ValueError says what is wrong with it."""
+    if not line[:_START].lstrip().startswith(b"{"):  # padding of a damaged disk is not searched
+        raise ValueError(NOT_A_RESULT)
     try:
         result = _validated(line)
     except ValidationError as error:

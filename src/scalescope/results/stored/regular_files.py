@@ -111,7 +111,7 @@ def stored_lines(path: Path, warn: Callable[[str], None]) -> Iterator[tuple[int,
             if size > LARGEST_LINES_BYTES:
                 warn(f"{path}:{number}: left out with all that follows: the file is too large")
                 return
-            if line.strip():
+            if not line.isspace():
                 yield number, line
 
 
