@@ -230,11 +230,10 @@ def _tuned(path: Path) -> HeadlineFigure | None:
 
 def _stored_figure(raw: object) -> HeadlineFigure | None:
     stored = _mapping(raw)
-    value, kind = stored.get("value"), stored.get("kind")
-    known: dict[object, FigureKind] = {name: name for name in get_args(FigureKind)}
-    if kind not in known or not isinstance(value, int | float):
-        return None
-    return HeadlineFigure(kind=known[kind], value=float(value), unit=_text(stored.get("unit")) or "samples")
+    for kind in get_args(FigureKind):
+        if stored.get("kind") == kind:
+            return _largest(kind, [stored], "value")
+    return None
 
 
 def _figure(verb: str, results: Mapping[str, Any]) -> HeadlineFigure | None:

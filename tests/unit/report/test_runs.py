@@ -122,6 +122,7 @@ def test_rows_that_are_not_asked_for_are_not_read(tmp_path: Path) -> None:
         {"workloads": "a", "trials": [1], "launches": "x", "figure": 3},
         {"workloads": [1, {}], "trials": {"ok": "x"}, "launches": True, "figure": {"kind": "x", "value": 1}},
         {"figure": {"kind": "speedup", "value": "x", "unit": 3}},
+        {"figure": {"kind": [], "value": 1}},
     ],
 )
 def test_a_damaged_headline_leaves_cells_empty(tmp_path: Path, headline: Any) -> None:
