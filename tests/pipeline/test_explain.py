@@ -11,6 +11,7 @@ from scalescope.cli import app
 from scalescope.diagnose import step_facts
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.finding import Diagnosis
+from scalescope.diagnose.step_facts import StepFacts
 from scalescope.errors import BadInput
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.report import analyzed_run
@@ -129,9 +130,9 @@ def test_a_run_is_diagnosed_once(made: Path, monkeypatch: pytest.MonkeyPatch) ->
     for verb in ("train", "scale"):
         calls: list[Run] = []
 
-        def counting(run: Run, calls: list[Run] = calls) -> Diagnosis:
+        def counting(run: Run, steps: tuple[StepFacts, ...], calls: list[Run] = calls) -> Diagnosis:
             calls.append(run)
-            return diagnose(run)
+            return diagnose(run, steps)
 
         monkeypatch.setattr(analyzed_run, "diagnose", counting)
         report = present(load_run(made / verb))

@@ -188,6 +188,7 @@ def test_the_file_has_plain_sorted_lines_and_its_usage() -> None:
         "allow_oom: false\n"
         "bucket_cap_mb: null\n"
         "budget: null\n"
+        "end_timeout: 1.0\n"
         "env: {A: [x, y]}\n"
         "epochs: 3\n"
         f"init_timeout: {limits['init_timeout']}\n"

@@ -81,25 +81,31 @@ def prepare(study: Study, request: Request, flags: Entries, setup: tuple[str, ..
     template = template if isinstance(template, str) else _template(asked)
     tasks_per_node = _tasks_per_node(asked, experiment)
     _check_ranks(experiment, asked.nodes * tasks_per_node)
-    path = resumed or _new_path(request).absolute()  # made only now: what is refused leaves no folder
-    job = SlurmJob(
-        name=experiment.measuring.name or f"scalescope-{request.verb}",
-        nodes=asked.nodes,
-        tasks_per_node=tasks_per_node,
-        cpus_per_task=asked.cpus_per_task or (4 if asked.gpus_per_node else 1),
-        gpus_per_node=asked.gpus_per_node,
-        partition=asked.partition,
-        account=asked.account,
-        time=asked.time,
-        setup=setup,
-        run_folder=path,
-        output=path / FOLDER,
-        directory=directory,
-        command=_command(study, request, path, experiment),
-        launches=_MOST_TURNS if study.takes_turns else experiment.measuring.repeats,
-        in_turn=study.takes_turns,
-        of_command=experiment.is_command,
-    )
+
+    def job_at(path: Path) -> SlurmJob:
+        return SlurmJob(
+            name=experiment.measuring.name or f"scalescope-{request.verb}",
+            nodes=asked.nodes,
+            tasks_per_node=tasks_per_node,
+            cpus_per_task=asked.cpus_per_task or (4 if asked.gpus_per_node else 1),
+            gpus_per_node=asked.gpus_per_node,
+            partition=asked.partition,
+            account=asked.account,
+            time=asked.time,
+            setup=setup,
+            run_folder=path,
+            output=path / FOLDER,
+            directory=directory,
+            command=_command(study, request, path, experiment),
+            launches=_MOST_TURNS if study.takes_turns else experiment.measuring.repeats,
+            in_turn=study.takes_turns,
+            of_command=experiment.is_command,
+        )
+
+    # What no job can have is refused before a folder is made.
+    sbatch_script(job_at(resumed or _new_path(request, makes=False)), template)
+    path = resumed or _new_path(request, makes=not request.dry_run)
+    job = job_at(path)
     return SlurmRun(
         study=study,
         request=request,
@@ -197,9 +203,9 @@ def _texts(stored: Any) -> tuple[str, ...]:
     return tuple(text for text in stored if isinstance(text, str)) if isinstance(stored, list) else ()
 
 
-def _new_path(request: Request) -> Path:
+def _new_path(request: Request, *, makes: bool) -> Path:
     given = request.experiment({}).measuring.output_dir
-    return Path(given) if given else new_run_path(request.verb, makes=not request.dry_run)
+    return (Path(given) if given else new_run_path(request.verb, makes=makes)).absolute()
 
 
 def _resumed_path(request: Request) -> Path:
