@@ -32,7 +32,7 @@ _VIRTUAL = frozenset(
     mqueue nsfs proc pstore rpc_pipefs securityfs sysfs tracefs""".split()  # noqa: SIM905
 )
 _NEW_NAMESPACE, _NEW_USER = 0x00020000, 0x10000000
-_BIND, _RECURSIVE, _PRIVATE = 4096, 16384, 1 << 18
+_BIND, _RECURSIVE, _PRIVATE, _DETACH = 4096, 16384, 1 << 18, 2
 _MOUNT_SETATTR, _READ_ONLY, _THIS_FOLDER = 442, 1, -100
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 # Rights of Landlock: to write a file, to remove and make entries (bits 4 to 12), to move them, to truncate.
@@ -105,7 +105,11 @@ def _enter_namespace(view: View) -> None:
     top = [entry.path for entry in os.scandir("/") if entry.is_dir(follow_symlinks=False)]
     real = [path for path, kind in mounts.items() if kind not in _VIRTUAL and Path(path).is_dir()]
     wanted = {path for path in (*top, *real) if not is_below(path, SHARED)} | set(view.covered)
-    kept = {*mounts, *view.writable, *_listening_sockets()} - wanted
+    kept = {
+        path
+        for path in (*mounts, *view.writable, *_listening_sockets())
+        if path not in wanted and (not is_below(path, SHARED) or is_below(path, view.covered))
+    }
     with _held([*wanted, *kept, view.folder]) as held:
         overlays = _Overlays(view, held, has_privileges=is_root)
         for path in sorted(wanted & held.keys(), key=_depth):
@@ -125,34 +129,46 @@ class _Overlays:
     """Mounts overlays, each with a folder for what is changed below it."""
 
     def __init__(self, view: View, held: dict[str, int], *, has_privileges: bool) -> None:
-        self._held, self._number, self._folder = held, 0, view.folder
+        self._held, self._number, self._covered = held, 0, view.covered
         self._layers = Path(_path_of(held[view.folder]))  # where it is now: its path may become read-only
-        self._memory_bytes, self._covered = view.memory_bytes, view.covered
         # An overlay of an unprivileged user cannot rename folders that were there before.
         self._options = "redirect_dir=on" if has_privileges else "userxattr"
+        if not self._can_hold_changes():
+            if not view.memory_bytes:
+                raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), view.folder)
+            _mount("tmpfs", view.folder, "tmpfs", 0, f"size={view.memory_bytes},mode=700")
+            self._layers = Path(view.folder)
+
+    def _can_hold_changes(self) -> bool:
+        """Try an overlay of empty folders: file systems such as overlayfs itself and NFS refuse."""
+        folders = [self._layers / f"try-{name}" for name in ("lower", "changes", "work", "mount")]
+        for folder in folders:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            lower, upper, work = (
+                _path_of(stack.enter_context(_opened(str(folder)))) for folder in folders[:3]
+            )
+            layers = f"lowerdir={lower},upperdir={upper},workdir={work}"
+            try:
+                _mount(_SOURCE, str(folders[3]), "overlay", 0, f"{layers},{self._options}")
+            except OSError:
+                return False
+        _libc().umount2(os.fsencode(folders[3]), _DETACH)
+        with contextlib.suppress(OSError):
+            (folders[2] / "work").chmod(0o700)
+        return True
 
     def cover(self, path: str, depth: int = 0) -> None:
         """Mount an overlay on a folder, or on each folder in it where it cannot have one."""
         try:
             self._mount_overlay(path)
+            self._number += 1
         except OSError:
             if depth == _DEEPEST:
                 raise
             self._cover_children(path, depth)
 
     def _mount_overlay(self, path: str) -> None:
-        try:
-            self._mount_once(path)
-        except OSError:
-            if self._number or not self._memory_bytes:
-                raise
-            # The first one: a file system such as overlayfs itself or NFS cannot hold changes.
-            _mount("tmpfs", self._folder, "tmpfs", 0, f"size={self._memory_bytes},mode=700")
-            self._memory_bytes, self._layers = 0, Path(self._folder)
-            self._mount_once(path)
-        self._number += 1
-
-    def _mount_once(self, path: str) -> None:
         upper, work = (self._layers / f"{self._number}-{name}" for name in ("changes", "work"))
         for folder in (upper, work):
             folder.mkdir(mode=0o700, exist_ok=True)

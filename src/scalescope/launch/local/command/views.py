@@ -78,7 +78,7 @@ class Views:
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._environment = environment
-        self._kinds: dict[tuple[tuple[str, ...], bool], str] = {}
+        self._kinds: dict[tuple[tuple[str, ...], bool, bool], str] = {}
 
     def check(self, words: Sequence[str], keep: Path | None, *, several_nodes: bool = False) -> str:
         """The kind of view for a command; CannotRun where its writes cannot be kept apart."""
@@ -89,9 +89,10 @@ class Views:
                 "use --allow-writes if it may write, or start Python directly"
             )
         covered = tuple(_covered(words))
-        if (covered, by_srun) not in self._kinds:
-            self._kinds[covered, by_srun] = self._chosen(covered, by_srun=by_srun)
-        kind = self._kinds[covered, by_srun]
+        key = (covered, by_srun, keep is not None)
+        if key not in self._kinds:
+            self._kinds[key] = self._chosen(covered, by_srun=by_srun, memory_bytes=_memory_bytes(keep))
+        kind = self._kinds[key]
         if not kind and keep is None:
             raise CannotRun(
                 "what the command writes cannot be kept apart from your files here: this system allows "
@@ -99,7 +100,7 @@ class Views:
             )
         return kind or REDIRECT
 
-    def _chosen(self, covered: Sequence[str], *, by_srun: bool) -> str:
+    def _chosen(self, covered: Sequence[str], *, by_srun: bool, memory_bytes: int) -> str:
         """The first kind that works here; empty where none does."""
         if by_srun:
             return REDIRECT if private_view.landlock_version() else ""
@@ -110,7 +111,7 @@ class Views:
                     folder=folder,
                     covered=covered,
                     writable=self._writable(covered, [folder], kind),
-                    memory_bytes=_memory_bytes(),
+                    memory_bytes=memory_bytes,
                 )
                 if _works(view):
                     return kind
@@ -140,7 +141,7 @@ class Views:
             folder=str(folder.resolve()),
             covered=covered,
             writable=self._writable(covered, [*shared, str(folder.resolve())], kind),
-            memory_bytes=_memory_bytes(),
+            memory_bytes=_memory_bytes(keep),
             is_enforced=bool(private_view.landlock_version()) or kind == OVERLAY,
         )
         _file_of(view).write_text(view.to_text(), encoding="utf-8")
@@ -223,8 +224,9 @@ def _file_of(view: View) -> Path:
     return Path(view.folder, "view.json")
 
 
-def _memory_bytes() -> int:
-    return int(_FILE_SHARE * (usable_memory() or 0))
+def _memory_bytes(keep: Path | None) -> int:
+    """For copies in memory; none where they are kept, because they go with the namespace."""
+    return 0 if keep is not None else int(_FILE_SHARE * (usable_memory() or 0))
 
 
 def _move_files(folder: Path, target: Path) -> None:
