@@ -30,7 +30,7 @@ test: $(VENV)/.installed ## set up what is missing and run all tests
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadscope --no-loadscope-reorder
 
 reliability: $(VENV)/.installed ## run the tests of faults and write what they saw to docs/reliability.md
-	$(BIN)/python -m pytest -q tests/faults tests/bad_input --reliability docs/reliability.md
+	$(BIN)/python -m pytest -q -m fault tests --reliability docs/reliability.md
 
 frameworks: $(VENV)/.installed ## run Hugging Face, Accelerate, Lightning and others unedited, in minutes
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[frameworks]'

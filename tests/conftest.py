@@ -78,6 +78,14 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 
 
 @pytest.fixture(autouse=True)
+def fault_rows(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
+    """Note which rows of docs/reliability.md a test shows."""
+    numbers = [number for mark in request.node.iter_markers("fault") for number in mark.args]
+    if numbers:
+        record_property("rows", numbers)
+
+
+@pytest.fixture(autouse=True)
 def leaves_the_process_alone() -> Iterator[None]:
     """A test must not change what later tests, and the programs they start, inherit."""
     before = _inherited()

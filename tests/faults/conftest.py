@@ -12,7 +12,7 @@ from tests.gloo.conftest import run_here, start
 
 __all__ = ["run_here", "start"]  # fixtures of real runs
 
-_SEEN, _ROWS = "seen", "rows"
+_SEEN, _ROWS = "seen", "rows"  # the latter is noted by tests/conftest.py
 Seen = Callable[[str], None]
 
 # Runs a command with mounts of its own. Root needs no namespace of users for that, and may not get one.
@@ -27,12 +27,6 @@ def seen(record_property: Callable[[str, object], None]) -> Seen:
         record_property(_SEEN, text)
 
     return note
-
-
-@pytest.fixture(autouse=True)
-def _rows(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
-    numbers = [number for mark in request.node.iter_markers("fault") for number in mark.args]
-    record_property(_ROWS, numbers)
 
 
 class _Page:

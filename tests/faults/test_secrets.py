@@ -106,7 +106,7 @@ def test_secrets_are_in_no_file_and_reach_the_ranks(start: Start, tmp_path: Path
     seen("6 secrets planted, all files of the run, of caches and of TMPDIR searched: none; ranks got them")
 
 
-@pytest.mark.fault(49)
+@pytest.mark.fault(56)
 def test_secrets_of_a_command_are_in_no_file_and_in_nothing_shown(
     start: Start, tmp_path: Path, seen: Seen
 ) -> None:

@@ -478,6 +478,7 @@ _OWN_CODE = {
 
 
 @pytest.mark.parametrize("kind", _OWN_CODE)
+@pytest.mark.fault(55)
 def test_a_run_whose_workload_changed_does_not_go_on(kind: str) -> None:
     code = "def build():\n    pass\n"
     Path("mine.py").write_text(code)
@@ -502,6 +503,7 @@ def test_a_run_whose_workload_changed_does_not_go_on(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", _OWN_CODE)
+@pytest.mark.fault(55)
 def test_a_launch_of_changed_code_is_not_pooled_with_those_before(kind: str) -> None:
     class Editing(RecordingCode):
         def launch(self, trial: Trial, *args: Any, **kwargs: Any) -> Outcome:

@@ -223,6 +223,7 @@ def test_a_ledger_that_cannot_be_written_is_a_warning(
     assert ended.code == 0 and "were not added to the ledger" in ended.err
 
 
+@pytest.mark.fault(54)
 def test_a_damaged_ledger_costs_a_study_one_note(call: Call) -> None:
     file = ledger_file()
     assert file is not None
@@ -236,6 +237,7 @@ def test_a_damaged_ledger_costs_a_study_one_note(call: Call) -> None:
     assert call("again").err.count("damaged line") == 1
 
 
+@pytest.mark.fault(54)
 def test_what_was_measured_is_stored_whatever_fails_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise OverflowError
@@ -259,6 +261,7 @@ def test_what_is_missing_is_named_with_what_could_not_be_read(
     assert "no profile of one rank" in refused.err and "run/trials.jsonl:1: left out" in refused.err
 
 
+@pytest.mark.fault(54)
 def test_without_a_home_folder_one_note_says_so(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scalescope.results.ledger.ledger_file", lambda: None)
     watcher = measure()

@@ -104,6 +104,7 @@ def test_a_place_that_cannot_hold_a_folder_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+@pytest.mark.fault(57)
 def test_new_names_are_never_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.strftime", lambda shape: "20260115-103000")
     stem = "20260115-103000-train"
