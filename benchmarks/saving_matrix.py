@@ -26,7 +26,7 @@ SYSTEMS = {  # what the system lacks
 VERBS = {
     "train": ("train", "--window", "0.2s", "--no-breakdown"),
     "scale": ("scale", "--world-size", "1,2", "--repeats", "1", "--window", "0.2s", "--no-waterfall"),
-    "tune": ("tune", "--budget", "25s", "--window", "0.2s", "--world-size", "1"),
+    "tune": ("tune", "--budget", "40s", "--window", "0.2s", "--world-size", "1"),
 }
 
 
