@@ -1,5 +1,6 @@
 """Acted commands as real processes: a result or one clear line why not, and nothing left running."""
 
+import contextlib
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from scalescope.launch.local import logs
 from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.launch.loopback import LOOPBACK
 from tests.gloo.real_runs import reset_signal_handlers
-from tests.speed import duration, limit, patience
+from tests.speed import limit, patience
 from tests.unit.launch.command_launches import SCRIPT, Commands, Recorder, command_trial
 
 pytestmark = [
@@ -372,11 +373,13 @@ def test_a_command_that_keeps_running_and_ignores_signals_is_never_ended_by_us(c
         _wait_for(commands.path / "interrupted")
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             launcher.send_signal(number)
-        time.sleep(duration(1))
+        time.sleep(limit(1))
         assert launcher.poll() is None and _lives(pid)
         os.kill(pid, signal.SIGKILL)
         assert launcher.wait(patience(20)) == 130
     finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
         launcher.kill()
         launcher.wait()
 
