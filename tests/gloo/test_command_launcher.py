@@ -371,7 +371,7 @@ def test_a_command_that_keeps_running_and_ignores_signals_is_never_ended_by_us(c
     try:
         launcher.send_signal(signal.SIGINT)
         _wait_for(commands.path / "interrupted")
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM):
             launcher.send_signal(number)
         time.sleep(limit(1))
         assert launcher.poll() is None and _lives(pid)
