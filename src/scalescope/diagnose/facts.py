@@ -298,7 +298,7 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
         )
         for row in rows
         if row.ranks > 1 and (row.waterfall is not None or not row.is_baseline)
-        for own in (replace(run, results=tuple(launches.get(row.trial.trial_id, ()))),)
+        for own in [replace(run, results=tuple(launches.get(row.trial.trial_id, ())))]
     ]
     return tuple(sorted(cases, key=lambda facts: -facts.ranks))
 

@@ -21,7 +21,7 @@ from scalescope.results.stored.telemetry import telemetry_misfit
 _LONGEST_S, _SHORTEST_S = 1e9, 1e-12
 _LARGEST_COUNT = 1 << 40
 NOT_A_RESULT = "not a result"
-_START = 64  # bytes, of which one begins the object
+_START = 64  # bytes at the start of a line; one of them begins the object
 _OLD_SCHEMA = re.compile(rb'"schema_version": ?"1\.')
 
 

@@ -75,7 +75,7 @@ def _with_passes(setup: Setup, passes: int) -> Setup:
 
 
 def _continued(line: StepTimeline, earlier: StepTimeline, times: float) -> StepTimeline:
-    """A step that goes on so many times as it did since an earlier one: by then every pass takes as long."""
+    """The step with more passes: beyond `earlier` every pass takes the same time."""
     names = ("step_s", "exposed_s", "bubble_s", "straggling_s")
     values = {name: (getattr(line, name), getattr(earlier, name)) for name in names}
     longer = {name: now + times * (now - before) for name, (now, before) in values.items()}

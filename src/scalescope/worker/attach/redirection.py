@@ -320,7 +320,7 @@ class Redirection:
         return _Entries(self, os.fsdecode(path), self.names(name))
 
     def chdir(self, path: Any) -> None:
-        """Go to the user's folder where there is one: programs and C++ look from there."""
+        """Change to the user's folder if it exists: programs and C++ resolve paths from there."""
         name = self._logical(path)
         if name is None:
             _chdir(path)
@@ -375,7 +375,7 @@ class Redirection:
             "readlink": self.reading(_readlink, follow=False),
         }
         replaced |= {name: self.reading(getattr(os, name)) for name in ("stat", "access")}
-        replaced |= {name: self._started(getattr(os, name)) for name in ("system",)}
+        replaced["system"] = self._started(vars(os)["system"])
         replaced |= {
             name: self.changing(getattr(os, name)) for name in ("chmod", "chown", "utime", "truncate")
         }

@@ -131,7 +131,7 @@ class CommandEvidence:
 
     @property
     def _log(self) -> str | None:
-        """Its path, where there is one: a command that keeps running writes to the terminal."""
+        """Path of the log; None for a command that keeps running, which writes to standard error."""
         return str(self.log) if self.log.exists() else None
 
 

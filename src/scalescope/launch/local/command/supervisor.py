@@ -94,7 +94,7 @@ class CommandSupervisor:
             time.sleep(_POLL_S)
 
     def _run_on(self) -> Outcome:
-        """Watch a command until it ends by itself, and pass on signals: it is never ended by us."""
+        """Watch a command until it exits, and pass signals on. scalescope never ends it."""
         with self._process.passing_signals_on() as passed_on:
             outcome = self._result()
         ending = [number for number in passed_on if number not in _WARNINGS]
