@@ -1,5 +1,6 @@
 """Shared by all tests: the command line as a person calls it, and what required parts mean."""
 
+import contextlib
 import importlib.util
 import os
 import resource
@@ -14,6 +15,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import torch_server
 from tests.slurm.cluster import why_no_slurm
 from tests.speed import measure_slowness, patience
 
@@ -115,8 +117,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Measure how slow the machine is before anything runs on it; a test's own limit follows it."""
     measure_slowness()
+    torch_server.prepare()
     if config.option.timeout is None:
         config.option.timeout = patience(float(config.getini("timeout")))
+
+
+def pytest_unconfigure() -> None:
+    torch_server.remove()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Workers come from the torch server, unless a test says that they load torch on their own."""
+    starts_workers = any(item.get_closest_marker(name) for name in ("gloo", "slurm", "netns"))
+    with contextlib.ExitStack() as during:
+        if starts_workers and not item.get_closest_marker("own_torch"):
+            during.enter_context(torch_server.used())
+        return (yield)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

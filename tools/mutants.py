@@ -1,6 +1,6 @@
-"""Mutation test: change one expression of `src`, run the tests that reach it, count how many changes are noticed.
+"""Mutation test: change one expression of `src` at a time, and count how many changes the tests notice.
 
-1. `python tools/mutants.py choose` draws the mutants (seeded, spread over all layers) into tools/mutants.json.
+1. `python tools/mutants.py choose` draws mutants (seeded, from all layers) into tools/mutants.json.
 2. `python tools/mutants.py probe TREE` puts a probe before each mutated statement of a disposable clone. Its
    tests, run as usual with SCALESCOPE_PROBES=FILE set, write which test reached which mutant.
 3. `python tools/mutants.py run TREE --reached FILE --results FILE` runs each mutant against those tests in
@@ -83,7 +83,7 @@ def choose(seed: int, count: int) -> list[Mutant]:
     drawing = random.Random(seed)
     spare = count - FEWEST_PER_LAYER * len(candidates)
     drawn = []
-    for layer, of_layer in sorted(candidates.items()):
+    for _, of_layer in sorted(candidates.items()):
         share = FEWEST_PER_LAYER + round(spare * len(of_layer) / total)
         drawn += drawing.sample(of_layer, min(share, len(of_layer)))
     return [Mutant(**{**asdict(mutant), "number": number}) for number, mutant in enumerate(drawn)]

@@ -26,8 +26,8 @@ from tests.bad_input.cases import (
     stored_runs,
     usable,
 )
+from tests.builders.requests import with_gpus
 from tests.conftest import Cli, clean_environment
-from tests.unit.experiment.asking import with_gpus
 
 CASES = (
     *experiment_files.CASES,

@@ -10,7 +10,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.run import load_run
 from scalescope.studies.report import ReportOptions, report
 from tests.browser.opened import Opened
-from tests.made_runs import make_runs
+from tests.builders.runs import make_runs
 
 pytestmark = pytest.mark.browser
 SCRIPTS = (

@@ -8,7 +8,7 @@ import pytest
 
 from scalescope.studies.report import ReportOptions, report
 from tests.browser.opened import LAUNCHES, Opened
-from tests.made_runs import make_runs
+from tests.builders.runs import make_runs
 
 pytestmark = pytest.mark.browser
 CHAPTERS = [

@@ -26,12 +26,12 @@ from scalescope.studies.execution import run_study
 from scalescope.studies.report import ReportOptions, gather, page_of, report
 from scalescope.studies.stored import explain, find_study, present, study_of
 from scalescope.studies.tuning.levers import find_levers
+from tests.builders.requests import ask
+from tests.builders.studies import memory, scale, tune
 from tests.extending.worked_examples import example_folders
 from tests.pipeline.recording import RecordingWatcher
 from tests.pipeline.recording import ask as request
-from tests.unit.experiment.asking import ask
 from tests.unit.extending import extended_by
-from tests.verbs import memory, scale, tune
 
 _NO_OVERLAP = "communication is not overlapped"
 # An all-reduce of the 4 MB of gradients takes 40 ms, and the whole of it adds to a step.

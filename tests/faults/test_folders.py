@@ -14,11 +14,11 @@ import pytest
 from scalescope.results.result import to_json
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import read_json
+from tests.builders.lines import make_result
 from tests.conftest import TINY
 from tests.faults.conftest import WITH_OWN_MOUNTS, Seen
 from tests.gloo.conftest import Start
 from tests.gloo.real_runs import SCALESCOPE, RunsHere
-from tests.unit.results.made_lines import make_result
 
 _SOURCE = Path(__file__).parents[2] / "src"
 

@@ -17,10 +17,10 @@ from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import RunFolder
 from scalescope.studies.runs import resuming
-from tests.calling import called
+from tests.builders.calling import called
+from tests.builders.studies import scale, train
 from tests.faults.conftest import Seen
 from tests.pipeline.recording import RecordingWatcher, ask
-from tests.verbs import scale, train
 
 MODEL = CostModel(exposed_comm_s={2: 0.004})
 SECRET = "content-of-a-file-outside"

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.calling import called
+from tests.builders.calling import called
 from tests.conftest import clean_environment
 from tests.faults.conftest import Seen
 from tests.gloo.real_runs import SCALESCOPE, RunsHere

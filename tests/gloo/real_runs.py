@@ -23,11 +23,12 @@ from scalescope.launch.local import launcher as local
 from scalescope.launch.local.processes import RankProcess, Zygote
 from scalescope.launch.telemetry.load import LoadMeter
 from scalescope.results.ranks.rank_job import RankJob
+from tests import torch_server
 from tests.conftest import clean_environment
 from tests.speed import patience
+from tests.torch_server.server import MARK
 
 SCALESCOPE = (sys.executable, "-m", "scalescope")
-_MARK = "SCALESCOPE_TEST_MARK"
 
 
 def reset_signal_handlers() -> None:
@@ -82,7 +83,7 @@ class StartedRun:
             self._process = subprocess.Popen(
                 command,
                 cwd=directory,
-                env=clean_environment(**extra, **{_MARK: self._mark}),
+                env=clean_environment(**extra, **{MARK: self._mark}),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -216,7 +217,8 @@ class RunsHere:
                 os.kill(pid, signal.SIGKILL)
 
     def _environment(self, extra: dict[str, str]) -> "contextlib.AbstractContextManager[Any]":
-        return mock.patch.dict(os.environ, clean_environment(**extra, **{_MARK: self._mark}), clear=True)
+        marked = clean_environment(**torch_server.variables(), **extra, **{MARK: self._mark})
+        return mock.patch.dict(os.environ, marked, clear=True)
 
     def _processes(self) -> list[int]:
         return _marked(self._mark)
@@ -237,7 +239,7 @@ def _marked(mark: str) -> list[int]:
 
 def _carries(pid: int, mark: str) -> bool:
     with contextlib.suppress(OSError):
-        return f"{_MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return f"{MARK}={mark}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return False
 
 

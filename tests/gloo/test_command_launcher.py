@@ -15,9 +15,9 @@ from scalescope.errors import BadInput, Interrupted
 from scalescope.launch.local import logs
 from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.launch.loopback import LOOPBACK
+from tests.builders.commands import SCRIPT, Commands, Recorder, command_trial
 from tests.gloo.real_runs import reset_signal_handlers
 from tests.speed import limit, patience
-from tests.unit.launch.command_launches import SCRIPT, Commands, Recorder, command_trial
 
 pytestmark = [
     pytest.mark.gloo,
@@ -336,7 +336,7 @@ import os, sys
 from pathlib import Path
 from scalescope.cli.interruption import interruptible
 from scalescope.errors import Interrupted
-from tests.unit.launch.command_launches import Commands
+from tests.builders.commands import Commands
 commands = Commands(Path(sys.argv[1]))
 try:
     with interruptible():

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from scalescope.results.traces.summary import TraceSummary
+from tests.builders.commands import Commands, command_trial
 from tests.conftest import Cli
-from tests.unit.launch.command_launches import Commands, command_trial
 
 pytestmark = pytest.mark.gloo
 

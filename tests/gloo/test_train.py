@@ -114,7 +114,7 @@ def _losses_of_averaged_training(steps: int) -> list[list[float]]:
     from scalescope.worker.training.feeding import Shard, feed
     from scalescope.worker.training.step import BuildContext
     from scalescope.worker.workloads.mlp import build
-    from tests.unit.worker.making import input_options
+    from tests.builders.workers import input_options
 
     torch.manual_seed(0)
     options = Mlp(input_dim=16, hidden_dim=16, num_layers=2, output_dim=4)

@@ -75,7 +75,7 @@ def _checksum_of_untrained_mlp() -> str:
     from scalescope.catalog.workloads.mlp import Mlp
     from scalescope.worker.training.checksum import parameter_checksum
     from scalescope.worker.workloads.mlp import build
-    from tests.unit.worker.making import CPU, build_context
+    from tests.builders.workers import CPU, build_context
 
     torch.manual_seed(0)
     options = Mlp(input_dim=16, hidden_dim=16, num_layers=2, output_dim=4)

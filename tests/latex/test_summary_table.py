@@ -8,9 +8,9 @@ import pytest
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.render.tables import tables, to_tex
 from scalescope.report.section import Table
-from tests.made_runs import HOSTILE
+from tests.builders.known_runs import make_run, make_trials
+from tests.builders.runs import HOSTILE
 from tests.speed import patience
-from tests.unit.report.known_runs import make_run, make_trials
 
 pytestmark = pytest.mark.latex
 DOCUMENT = r"""\documentclass{article}

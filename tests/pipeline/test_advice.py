@@ -16,8 +16,8 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.launch.local import launcher as local
-from tests.unit.experiment.asking import with_gpus
-from tests.verbs import scale
+from tests.builders.requests import with_gpus
+from tests.builders.studies import scale
 
 from .recording import RecordingWatcher, ask
 

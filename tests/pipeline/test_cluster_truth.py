@@ -9,7 +9,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import ClusterModel, FakeLauncher
 from scalescope.launch.simulated.cluster.model import Network
 from scalescope.launch.simulated.cluster.truth import LossTruth, truth_of
-from tests.verbs import scale
+from tests.builders.studies import scale
 
 from .recording import RecordingWatcher, ask, summary_of
 

@@ -17,7 +17,7 @@ from scalescope.launch.launcher import Outcome, judge
 from scalescope.report.comm.nccl_tests import parse
 from scalescope.results.result import RankRecord
 from scalescope.studies.request import Request
-from tests.verbs import comm
+from tests.builders.studies import comm
 
 from .recording import RecordingWatcher, summary_of
 

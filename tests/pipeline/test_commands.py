@@ -18,8 +18,8 @@ from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import TUNED
 from scalescope.studies.report import page_of
 from scalescope.studies.stored import explain, present
-from tests.unit.experiment.asking import with_gpus
-from tests.verbs import scale, standard_run, train, tune
+from tests.builders.requests import with_gpus
+from tests.builders.studies import scale, standard_run, train, tune
 
 from .recording import RecordingWatcher, ask, summary_of
 

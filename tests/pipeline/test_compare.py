@@ -19,7 +19,7 @@ from scalescope.results.run import Run, load_run
 from scalescope.results.run_record import RunRecord, write_run_record
 from scalescope.studies.comparison.compare import ComparisonReport, compare, lay_side_by_side
 from scalescope.studies.comparison.extend import extend
-from tests.verbs import memory, scale, train
+from tests.builders.studies import memory, scale, train
 
 from .recording import RecordingWatcher, ask, summary_of
 

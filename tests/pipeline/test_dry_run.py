@@ -15,8 +15,8 @@ from scalescope.studies.dry_run import estimated_run
 from scalescope.studies.execution import host_of
 from scalescope.studies.study import Report
 from scalescope.studies.training.train import TrainStudy
-from tests.unit.analysis.made_results import make_result
-from tests.verbs import train
+from tests.builders.results import make_result
+from tests.builders.studies import train
 
 from .recording import RecordingWatcher, ask
 

@@ -20,9 +20,9 @@ from scalescope.results.run import Run, load_run
 from scalescope.results.run_record import RunEnd, read_run_record, write_run_record
 from scalescope.studies.runs.explaining import explain_together
 from scalescope.studies.stored import explain, present
-from tests.made_runs import MODEL, VERBS, make_failures, make_runs
-from tests.unit.report.made_steps import halves_of
-from tests.verbs import comm, scale, train
+from tests.builders.runs import MODEL, VERBS, make_failures, make_runs
+from tests.builders.steps import halves_of
+from tests.builders.studies import comm, scale, train
 
 from .recording import RecordingWatcher, ask
 from .test_headlines import for_benchmark

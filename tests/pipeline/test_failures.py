@@ -14,7 +14,7 @@ from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import Status
 from scalescope.results.run import load_run
-from tests.verbs import scale, standard_run, train
+from tests.builders.studies import scale, standard_run, train
 
 from .recording import RecordingWatcher, ask, summary_of
 

@@ -10,7 +10,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.studies.stored import explain
-from tests.verbs import scale
+from tests.builders.studies import scale
 
 from .recording import RecordingWatcher, ask, summary_of
 

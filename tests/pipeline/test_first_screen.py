@@ -13,7 +13,7 @@ from scalescope.report.analyzed_run import AnalyzedRun
 from scalescope.report.scaling.sections import table_section
 from scalescope.report.varied import changed_settings
 from scalescope.results.run import load_run
-from tests.verbs import scale
+from tests.builders.studies import scale
 
 from .recording import RecordingWatcher, ask
 

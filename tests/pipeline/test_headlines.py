@@ -14,7 +14,7 @@ from scalescope.results.result import RankRecord
 from scalescope.studies.request import Request
 from scalescope.studies.stored import explain
 from scalescope.studies.study import Report
-from tests.verbs import comm, memory, scale, standard_run, train, tune
+from tests.builders.studies import comm, memory, scale, standard_run, train, tune
 
 from .recording import RecordingWatcher, ask
 

@@ -18,7 +18,7 @@ from scalescope.results.run_commands import repeating_command
 from scalescope.studies.comparison.compare import compare
 from scalescope.studies.comparison.interleave import Limits, interleave_changes, interleave_runs
 from scalescope.studies.stored import explain
-from tests.verbs import train
+from tests.builders.studies import train
 
 from .recording import RecordingWatcher, ask
 

@@ -14,7 +14,7 @@ from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import RankRecord
 from scalescope.studies.request import Request
-from tests.verbs import memory
+from tests.builders.studies import memory
 
 from .recording import RecordingWatcher, ask, summary_of
 

@@ -13,9 +13,9 @@ from scalescope.launch.launcher import Outcome
 from scalescope.results.result import RankRecord
 from scalescope.results.run_folder import RunFolder
 from scalescope.studies.stored import explain
+from tests.builders.requests import with_gpus
+from tests.builders.studies import scale
 from tests.unit.analysis.checks.test_node_facts import TOPOLOGY
-from tests.unit.experiment.asking import with_gpus
-from tests.verbs import scale
 
 from .recording import RecordingWatcher, ask, summary_of
 

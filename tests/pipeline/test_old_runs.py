@@ -28,7 +28,7 @@ from scalescope.studies.execution import run_study
 from scalescope.studies.request import Request
 from scalescope.studies.stored import find_study, present
 from scalescope.studies.study import Report, Study
-from tests.calling import called
+from tests.builders.calling import called
 
 from .recording import RecordingWatcher, summary_of
 

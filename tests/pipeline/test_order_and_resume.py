@@ -24,7 +24,7 @@ from scalescope.results.run_record import RunEnd
 from scalescope.studies import campaign
 from scalescope.studies.stored import recorded_host
 from scalescope.studies.study import Report
-from tests.verbs import scale, standard_run, train
+from tests.builders.studies import scale, standard_run, train
 
 from .recording import RecordingWatcher, ask, summary_of
 
@@ -386,7 +386,7 @@ def test_a_line_that_was_cut_off_is_measured_again() -> None:
 KILLED = """
 import os, signal
 from scalescope.launch.fake import CostModel, FakeLauncher
-from tests.verbs import train
+from tests.builders.studies import train
 from tests.pipeline.recording import RecordingWatcher, ask
 count = []
 def kill(trial, launch):

@@ -15,8 +15,8 @@ from scalescope.launch.launcher import Outcome
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.run import load_run
 from scalescope.studies.request import Request
-from tests.unit.experiment.asking import with_gpus
-from tests.verbs import comm, memory, scale, train
+from tests.builders.requests import with_gpus
+from tests.builders.studies import comm, memory, scale, train
 
 from .recording import SMALL, RecordingWatcher, ask, summary_of
 

@@ -16,9 +16,9 @@ from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.results.ledger import ledger_file, read_ledger
 from scalescope.results.run import load_run
 from scalescope.studies.report import page_of
-from tests.made_profiles import GRADIENT_BYTES, GRADIENTS, made_profiles
+from tests.builders.profiles import GRADIENT_BYTES, GRADIENTS, made_profiles
+from tests.builders.studies import scale, train
 from tests.speed import patience
-from tests.verbs import scale, train
 
 from .recording import RecordingWatcher, ask, summary_of
 

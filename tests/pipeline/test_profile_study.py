@@ -11,9 +11,9 @@ from scalescope.launch.launcher import Outcome, judge
 from scalescope.results.traces.events import trace_name
 from scalescope.studies.stored import explain
 from scalescope.studies.trace.profiling import Profiling, with_nsys
-from tests.unit.analysis.made_traces import cpu_step, profile_result, steps_of, write_trace
-from tests.unit.experiment.asking import with_gpus
-from tests.verbs import train
+from tests.builders.requests import with_gpus
+from tests.builders.studies import train
+from tests.builders.traces import cpu_step, profile_result, steps_of, write_trace
 
 from .recording import RecordingWatcher, ask, summary_of
 

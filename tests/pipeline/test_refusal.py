@@ -12,8 +12,8 @@ from scalescope.experiment.machine import Machine
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.local import launcher as local
 from scalescope.studies.study import Report
-from tests.unit.experiment.asking import with_gpus
-from tests.verbs import comm, memory, scale, train, tune
+from tests.builders.requests import with_gpus
+from tests.builders.studies import comm, memory, scale, train, tune
 
 from .recording import RecordingWatcher, ask
 

@@ -17,7 +17,7 @@ from scalescope.errors import BadInput, CannotRun, StorageError
 from scalescope.report.render import drawing, page
 from scalescope.results.run import load_run
 from scalescope.studies.report import FORMATS, ReportOptions, page_of, report
-from tests.made_runs import VERBS, make_failures, make_runs
+from tests.builders.runs import VERBS, make_failures, make_runs
 
 FIGURES = {
     "imdb_epoch_time_detailed", "imdb_speedup_efficiency", "imdb_throughput", "imdb_accuracy",

@@ -17,7 +17,7 @@ from scalescope.results.run_folder import RunFolder
 from scalescope.studies.execution import host_of
 from scalescope.studies.plan import Plan
 from scalescope.studies.scaling.scale import plan_scaling, powers_of_two_to
-from tests.verbs import scale
+from tests.builders.studies import scale
 
 from .recording import RecordingWatcher, ask, summary_of
 

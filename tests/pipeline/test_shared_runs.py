@@ -16,10 +16,10 @@ from scalescope.studies.request import Request
 from scalescope.studies.scaling.scale import ScaleStudy
 from scalescope.studies.stored import present, recorded_host
 from scalescope.studies.study import Report
+from tests.builders.studies import memory, scale
 from tests.pipeline.recording import RecordingWatcher, ask, summary_of
 from tests.pipeline.test_memory_study import GPU, MODEL
 from tests.pipeline.test_memory_study import request as memory_request
-from tests.verbs import memory, scale
 
 _ASKED = {"device": "cpu", "world_size": [1, 2], "batch_size": 32, "repeats": 3}
 

@@ -21,8 +21,8 @@ from scalescope.studies.slurm import queue as slurm_queue
 from scalescope.studies.slurm.job import run_on_slurm
 from scalescope.studies.slurm.slurm_request import SlurmRun, is_slurm_run, prepare
 from scalescope.studies.study import Report
+from tests.builders.studies import scale
 from tests.pipeline.recording import RecordingWatcher, ask
-from tests.verbs import scale
 
 _ASKED = {"device": "cpu", "world_size": [1, 2], "batch_size": 32, "repeats": 2}
 _FLAGS = {"launcher": (Given("slurm", "--launcher"),), "nodes": (Given("2", "--nodes"),)}

@@ -13,7 +13,7 @@ from scalescope.experiment.yaml_file import Given
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.studies.request import Request
-from tests.verbs import standard_run
+from tests.builders.studies import standard_run
 
 from .recording import RecordingWatcher, ask, summary_of
 

@@ -13,8 +13,8 @@ from scalescope.launch.launcher import Outcome
 from scalescope.results.result import Status
 from scalescope.results.run import load_run
 from scalescope.studies.stored import explain
-from tests.unit.experiment.asking import with_gpus
-from tests.verbs import scale, train
+from tests.builders.requests import with_gpus
+from tests.builders.studies import scale, train
 
 from .recording import RecordingWatcher, ask, summary_of
 

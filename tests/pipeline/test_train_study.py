@@ -11,7 +11,7 @@ from scalescope.experiment.machine import PrecisionSupport
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.results.result import SCHEMA_VERSION, to_json
 from scalescope.results.run import load_run
-from tests.verbs import train
+from tests.builders.studies import train
 
 from .recording import RecordingWatcher, ask, summary_of
 

@@ -22,10 +22,10 @@ from scalescope.studies.slurm.slurm_request import SlurmRun, prepare
 from scalescope.studies.stored import present
 from scalescope.studies.study import Report
 from scalescope.studies.tuning.tune import TuneStudy
+from tests.builders.studies import tune
 from tests.pipeline.recording import RecordingWatcher, ask
 from tests.pipeline.test_slurm_runs import MadeUpSlurm
 from tests.pipeline.test_slurm_runs import made_up as made_up
-from tests.verbs import tune
 
 BF16, JIT, FUSED = ("precision", "bf16"), ("jit", True), ("fused_optimizer", True)
 HELPING = {(BF16,): 0.7, (JIT,): 0.8, (FUSED,): 1.5}

@@ -18,7 +18,7 @@ from scalescope.report.chapters.levers import chapter
 from scalescope.results.run import load_run
 from scalescope.studies import campaign
 from scalescope.studies.study import Report
-from tests.verbs import tune
+from tests.builders.studies import tune
 
 from .recording import RecordingWatcher, ask, summary_of
 from .tuning import (

@@ -15,7 +15,7 @@ from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.other_load import OtherLoad
 from scalescope.studies.tuning.tune import TuneStudy, levers_from, window_for
-from tests.verbs import train, tune
+from tests.builders.studies import train, tune
 
 from .recording import RecordingWatcher, ask, summary_of
 from .tuning import (

@@ -20,8 +20,8 @@ from scalescope.studies import campaign
 from scalescope.studies.stored import present
 from scalescope.studies.study import Report
 from scalescope.studies.tuning.tune import TuneStudy
+from tests.builders.studies import tune
 from tests.pipeline.recording import RecordingWatcher, ask
-from tests.verbs import tune
 
 BF16, JIT = ("precision", "bf16"), ("jit", True)
 MODEL = CostModel(launch_noise=0.004, factors={(BF16,): 0.7, (JIT,): 0.8})

@@ -7,8 +7,8 @@ import pytest
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
-from tests.unit.experiment.asking import with_gpus
-from tests.verbs import scale, standard_run
+from tests.builders.requests import with_gpus
+from tests.builders.studies import scale, standard_run
 
 from .recording import RecordingWatcher, ask, summary_of
 

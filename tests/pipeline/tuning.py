@@ -16,7 +16,7 @@ from scalescope.results.run import load_run
 from scalescope.results.run_folder import RunFolder
 from scalescope.studies import campaign
 from scalescope.studies.study import Report
-from tests.verbs import tune
+from tests.builders.studies import tune
 
 from .recording import RecordingWatcher, ask
 

@@ -18,7 +18,7 @@ from scalescope.catalog.workloads.custom import ARGUMENTS
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.results.run_folder import EXPERIMENT
 from scalescope.studies.execution import host_of
-from tests.unit.experiment.asking import with_gpus
+from tests.builders.requests import with_gpus
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path += [str(BENCHMARKS), str(BENCHMARKS / "diagnosis" / "workloads")]

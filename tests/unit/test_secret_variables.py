@@ -22,7 +22,7 @@ from scalescope.secret_variables import (
     with_secrets,
     with_values,
 )
-from tests.unit.experiment.asking import ask
+from tests.builders.requests import ask
 
 
 @pytest.fixture(autouse=True)

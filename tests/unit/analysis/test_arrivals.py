@@ -3,9 +3,8 @@
 import pytest
 
 from scalescope.analysis.arrivals import recorded_launch
-
-from .made_recordings import recorded_result
-from .made_results import make_trial
+from tests.builders.results import make_trial
+from tests.builders.traces import recorded_result
 
 FOUR = make_trial(world_size=4, strategy="ddp", oversubscribe=True)
 

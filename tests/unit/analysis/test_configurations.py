@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from scalescope.analysis.configurations import Configuration, configurations
-
-from .made_results import make_configuration, make_result, make_trial
+from tests.builders.results import make_configuration, make_result, make_trial
 
 BEGIN = datetime(2026, 1, 15, 10, 30, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ import pytest
 from scalescope.analysis.durations import LaunchDurations, estimated_launch_s, has_unknown_steps
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 SHORT, LONG, NEW = (make_trial(batch_size=batch) for batch in (10, 20, 30))
 

@@ -5,8 +5,7 @@ import dataclasses
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.epochs import Epoch, epochs_of, has_epochs, over_launches
 from scalescope.results.result import Result
-
-from .made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 
 def result_with(times: list[list[float]], accuracies: list[float] | None = None, launch: int = 0) -> Result:

@@ -5,8 +5,7 @@ import math
 import pytest
 
 from scalescope.analysis.launches import summarise
-
-from .made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 CALM = [0.010, 0.0101, 0.0099, 0.0102, 0.0098] * 2
 

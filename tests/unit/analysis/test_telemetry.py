@@ -15,8 +15,7 @@ from scalescope.analysis.telemetry import (
     over_launches,
     telemetry_summary,
 )
-
-from .made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 _TWO_GPUS = {
     "looks": 3,

@@ -14,9 +14,9 @@ from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
+from tests.builders.steps import halves_of
+from tests.builders.studies import scale
 from tests.pipeline.recording import RecordingWatcher, ask
-from tests.unit.report.made_steps import halves_of
-from tests.verbs import scale
 
 
 @pytest.fixture

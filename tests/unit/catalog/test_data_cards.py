@@ -10,7 +10,7 @@ from scalescope.errors import BadInput
 from scalescope.experiment.expand import expand
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES
-from tests.unit.experiment.asking import ask
+from tests.builders.requests import ask
 
 
 def touch(*paths: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from scalescope.catalog.setting import settings_of
 from scalescope.catalog.workloads.paced import Paced
-from tests.unit.analysis.made_results import make_trial
+from tests.builders.results import make_trial
 
 MIB = 2**20
 

@@ -7,7 +7,7 @@ from scalescope.errors import BadInput
 from scalescope.experiment.expand import expand
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES
-from tests.unit.experiment.asking import ask, with_gpus
+from tests.builders.requests import ask, with_gpus
 
 
 def card(**changes: object) -> Transformer:

@@ -22,7 +22,7 @@ from scalescope.errors import (
     ScalescopeError,
     StorageError,
 )
-from tests.calling import called
+from tests.builders.calling import called
 from tests.speed import patience
 
 VERBS = sorted(path.stem for path in Path(scalescope.cli.verbs.__path__[0]).glob("[a-z]*.py"))

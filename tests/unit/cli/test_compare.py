@@ -9,8 +9,8 @@ import pytest
 
 from scalescope.cli import app
 from scalescope.launch.fake import CostModel, FakeLauncher
+from tests.builders.studies import scale
 from tests.pipeline.recording import RecordingWatcher, ask
-from tests.verbs import scale
 
 Run = Callable[..., SimpleNamespace]
 

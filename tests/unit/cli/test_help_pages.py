@@ -18,7 +18,7 @@ from scalescope.studies.plan import Plan
 from scalescope.studies.request import Request
 from scalescope.studies.stored import find_study
 from scalescope.studies.study import Host
-from tests.unit.experiment.asking import with_gpus
+from tests.builders.requests import with_gpus
 
 LINES, COLUMNS = 40, 80
 

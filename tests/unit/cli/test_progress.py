@@ -10,8 +10,7 @@ from scalescope.cli.progress import TerminalWatcher
 from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.studies.study import Interim, InterimRow
 from scalescope.studies.watcher import Budget
-
-from .made_progress import ONE_RANK, TWO_RANKS, Clock, ended, launches_of
+from tests.builders.progress import ONE_RANK, TWO_RANKS, Clock, ended, launches_of
 
 
 class Terminal(io.StringIO):

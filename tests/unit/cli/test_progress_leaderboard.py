@@ -10,8 +10,7 @@ from scalescope.cli.progress_state import CampaignProgress
 from scalescope.cli.progress_table import draw
 from scalescope.studies.study import Interim, InterimRow
 from scalescope.studies.watcher import Budget
-
-from .made_progress import ONE_RANK, Clock, ended
+from tests.builders.progress import ONE_RANK, Clock, ended
 
 LONG = "precision bf16 + compile default + memory_format channels_last + bucket_cap_mb 100"
 ROWS = (

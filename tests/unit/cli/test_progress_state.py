@@ -8,8 +8,7 @@ from scalescope.cli.progress_state import CampaignProgress, TimeLeft
 from scalescope.experiment.trial import Trial
 from scalescope.studies.study import Interim, InterimRow
 from scalescope.studies.watcher import Budget
-
-from .made_progress import ONE_RANK, SILENT, TWO_RANKS, Clock, ended, launches_of
+from tests.builders.progress import ONE_RANK, SILENT, TWO_RANKS, Clock, ended, launches_of
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from scalescope.cli.progress_state import CampaignProgress
 from scalescope.cli.progress_table import draw
 from scalescope.studies.study import Interim
 from scalescope.studies.watcher import Budget
-
-from .made_progress import ONE_RANK, SILENT, TWO_RANKS, Clock, ended, launches_of
+from tests.builders.progress import ONE_RANK, SILENT, TWO_RANKS, Clock, ended, launches_of
 
 
 @pytest.fixture

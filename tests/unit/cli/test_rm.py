@@ -11,9 +11,9 @@ import pytest
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.results.run_folder import RunFolder, point_latest_at
 from scalescope.results.run_record import RunRecord, write_run_record
-from tests.calling import called
+from tests.builders.calling import called
+from tests.builders.studies import comm, memory, scale, standard_run, train, tune
 from tests.pipeline.recording import RecordingWatcher, ask
-from tests.verbs import comm, memory, scale, standard_run, train, tune
 
 Rm = Callable[..., SimpleNamespace]
 

@@ -17,7 +17,7 @@ from scalescope.experiment.ablations import with_preloaded_input, without_commun
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.results.run import Run
-from tests.unit.analysis.made_commands import command_launches, make_command
+from tests.builders.commands import command_launches, make_command
 
 REFUSED = ("--strategy", "--precision", "--optimizer", "--steps-per-epoch", "--batch-size", "--lr", "--data")
 LOADER = {"observed/loader": 1, "observed/loader_workers": 0, "host/input_s": 0.010}

@@ -12,8 +12,7 @@ from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Finding
 from scalescope.report.findings import findings_json, findings_section
-
-from .made_facts import ON_GPUS, evidence_of, make_curve, make_facts
+from tests.builders.facts import ON_GPUS, evidence_of, make_curve, make_facts
 
 
 def exposed(low_s: float, *, ranks: int = 2) -> Facts:

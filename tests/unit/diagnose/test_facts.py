@@ -12,9 +12,8 @@ from scalescope.diagnose.facts import Facts, facts_of
 from scalescope.experiment.ablations import single_rank_baseline
 from scalescope.results.result import RankRecord
 from scalescope.results.run import Run
-from tests.unit.analysis.made_results import make_configuration, make_result, make_trial
-
-from .made_facts import facts_from, make_curve, make_facts, measured
+from tests.builders.facts import facts_from, make_curve, make_facts, measured
+from tests.builders.results import make_configuration, make_result, make_trial
 
 
 def losing(share: float, *, sure: bool = True) -> Facts:

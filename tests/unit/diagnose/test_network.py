@@ -14,8 +14,7 @@ from scalescope.diagnose.network import (
     of_the_expected,
     rate_of,
 )
-
-from .made_facts import ON_GPUS, make_curve, make_facts
+from tests.builders.facts import ON_GPUS, make_curve, make_facts
 
 SIZE = 1 << 26  # a point of every curve here
 

@@ -11,8 +11,8 @@ from scalescope.experiment.ablations import at_per_rank_batch, single_rank_basel
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.results.run import Run
-from tests.unit.analysis.comm.made_topologies import dgx_h100, environment_of, over_pcie
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
+from tests.builders.topologies import dgx_h100, environment_of, over_pcie
 
 # Published step times of two V100 over PCIe: MLP 4096 → 3 × 4096 → 2048, buckets of 50 MB, 256 samples a GPU.
 V100_ONE_S, V100_TWO_S = 0.0076, 0.0414

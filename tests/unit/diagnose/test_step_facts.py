@@ -6,10 +6,9 @@ import pytest
 
 from scalescope.diagnose.step_facts import StepFacts
 from scalescope.experiment.ablations import single_rank_baseline, with_preloaded_input
-from tests.unit.analysis.made_results import make_trial
-
-from .made_facts import measured
-from .making_steps import step_facts, step_facts_from
+from tests.builders.facts import measured
+from tests.builders.results import make_trial
+from tests.builders.steps import step_facts, step_facts_from
 
 FED = {"strategy": "ddp", "world_size": 2, "num_workers": 1}
 

@@ -20,9 +20,8 @@ from scalescope.launch.simulation import simulated_record
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 from scalescope.results.traces import step_parts
-from tests.unit.analysis.made_results import make_configuration, make_result, make_trial
-
-from .made_facts import measured
+from tests.builders.facts import measured
+from tests.builders.results import make_configuration, make_result, make_trial
 
 ONE = make_trial(num_workers=0).replace(device="cuda")
 TWO = make_trial(world_size=2, strategy="ddp", num_workers=0).replace(device="cuda")

@@ -1,7 +1,7 @@
 """What differs between the trials of a run."""
 
 from scalescope.diagnose.varied import varied_settings
-from tests.unit.analysis.made_results import make_trial
+from tests.builders.results import make_trial
 
 
 def test_settings_that_differ_among_the_same_number_of_ranks_are_named() -> None:

@@ -9,8 +9,7 @@ from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import read_experiment_file
 from scalescope.launch.fake import TWO_CORES
-
-from .asking import flags
+from tests.builders.requests import flags
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
 

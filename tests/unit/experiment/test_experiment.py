@@ -9,8 +9,7 @@ from scalescope.catalog.setting import settings_of
 from scalescope.errors import BadInput
 from scalescope.experiment.experiment import Experiment, build_experiment
 from scalescope.experiment.yaml_file import Entries, Given
-
-from .asking import ask, flags
+from tests.builders.requests import ask, flags
 
 
 def lines(**texts: str) -> Entries:

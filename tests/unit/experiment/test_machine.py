@@ -5,8 +5,7 @@ import json
 
 from scalescope.experiment.machine import Gpu, Machine, PrecisionSupport
 from scalescope.launch.fake import TWO_CORES
-
-from .asking import with_gpus
+from tests.builders.requests import with_gpus
 
 BF16 = PrecisionSupport(name="bf16", native=False, slowdown=96.0)
 GPU = Gpu(

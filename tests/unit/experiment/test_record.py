@@ -16,8 +16,7 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.record import to_yaml
 from scalescope.experiment.yaml_file import Entries, Given, read_experiment_file
 from scalescope.launch.fake import TWO_CORES
-
-from .asking import ask, with_gpus
+from tests.builders.requests import ask, with_gpus
 
 NAMES = {
     "workload": cards.known_names("workloads"),

@@ -23,8 +23,7 @@ from scalescope.experiment.recordings import (
 from scalescope.experiment.step_explanations import step_ablations, step_recordings
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES
-
-from .asking import ask, with_gpus
+from tests.builders.requests import ask, with_gpus
 
 LOADER = {"num_workers": "0"}
 

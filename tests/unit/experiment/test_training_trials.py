@@ -11,8 +11,7 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.identity import identity
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES
-
-from .asking import ask, with_gpus
+from tests.builders.requests import ask, with_gpus
 
 _DDP_OF_PYTORCH = {
     "bucket_cap_mb": None,

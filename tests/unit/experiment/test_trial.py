@@ -14,8 +14,7 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.identity import identity
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES
-
-from .asking import ask
+from tests.builders.requests import ask
 
 # Written out in full, so that a changed default does not reach it.
 FIXED: dict[str, Any] = {

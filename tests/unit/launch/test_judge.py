@@ -9,7 +9,7 @@ from scalescope.catalog import cards
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import judge, record_from
 from scalescope.results.result import RankRecord
-from tests.unit.launch.command_launches import command_trial
+from tests.builders.commands import command_trial
 
 
 def _trial(without_communication: bool = False) -> Trial:

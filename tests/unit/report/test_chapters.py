@@ -31,8 +31,8 @@ from scalescope.report.render.figure import Figure
 from scalescope.report.section import Section
 from scalescope.results.run import Run
 from scalescope.results.traces.rank_trace import TracedRank, TracedStep
-from tests.unit.report.known_runs import make_run, make_trials
-from tests.unit.report.made_steps import halves_of
+from tests.builders.known_runs import make_run, make_trials
+from tests.builders.steps import halves_of
 
 EPOCHS = {
     "epoch_time_s": [0.3, 0.2, 0.2],

@@ -2,9 +2,9 @@
 
 from scalescope.report.scaling.sections import scaling_sections
 from scalescope.report.training.sections import training_sections
+from tests.builders.known_runs import make_run, make_trials
 
 from .conftest import Golden, Render
-from .known_runs import make_run, make_trials
 
 
 def test_train_summary(render: Render, golden: Golden) -> None:

@@ -7,9 +7,9 @@ import pytest
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.report.training.sections import cpu_reading, gpu_reading, training_sections
 from scalescope.results.run import Run
+from tests.builders.known_runs import make_run, make_trials
 
 from .conftest import Render
-from .known_runs import make_run, make_trials
 
 _FULL = TelemetrySummary(
     gpu_utilization=0.973,

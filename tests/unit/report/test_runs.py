@@ -15,7 +15,7 @@ from scalescope.report.render.terminal import console, show
 from scalescope.report.runs import ListedRun, listed_runs, runs_section
 from scalescope.results.run_folder import RunFolder
 from scalescope.results.run_record import RunEnd, RunRecord, write_run_record
-from tests.made_runs import VERBS, make_runs
+from tests.builders.runs import VERBS, make_runs
 from tests.speed import patience
 
 TRAINING = {"workload": "mlp", "status": "ok", "samples_per_s": 1234.5}

@@ -10,7 +10,7 @@ import pytest
 from scalescope.results import run as runs
 from scalescope.results.result import Result, to_json
 from scalescope.results.run import earlier_results
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 HERE = make_result(make_trial(), [[0.01] * 10]).environment_id
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from scalescope.results.joined import by_machine, joined
 from scalescope.results.run import Run
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 ONE, TWO = make_trial(strategy="single"), make_trial(strategy="ddp", world_size=2)
 EARLY, LATE = "2026-01-15T10:30:00+00:00", "2026-01-16T10:30:00+00:00"

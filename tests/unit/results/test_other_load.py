@@ -6,8 +6,7 @@ import pytest
 
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.result import undisturbed
-
-from .made_lines import make_result
+from tests.builders.lines import make_result
 
 
 def load(**facts: object) -> OtherLoad:

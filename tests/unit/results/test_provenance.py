@@ -25,7 +25,7 @@ from scalescope.results.provenance import (
     sha256_of,
     workload_files,
 )
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 GPU = Gpu(index=0, name="H100", memory_bytes=80 << 30, uuid="GPU-1")
 

@@ -15,9 +15,8 @@ from scalescope.results.files import ResultLines, to_text, write_atomically
 from scalescope.results.result import to_json
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import read_json
+from tests.builders.lines import make_result
 from tests.speed import patience
-
-from .made_lines import make_result
 
 SOURCE = Path(__file__).parents[3] / "src"
 

@@ -8,8 +8,7 @@ import pytest
 
 from scalescope.results.result import SCHEMA_VERSION, Result, to_json
 from scalescope.results.schema import parse_result, result_schema, schema_text
-
-from .made_lines import line_of, make_result
+from tests.builders.lines import line_of, make_result
 
 TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),

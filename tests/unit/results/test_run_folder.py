@@ -17,8 +17,7 @@ from scalescope.results.run_folder import (
     point_latest_at,
     read_json,
 )
-
-from .made_lines import make_result
+from tests.builders.lines import make_result
 
 HOLD = """
 import sys, time

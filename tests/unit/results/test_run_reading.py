@@ -9,8 +9,7 @@ from scalescope.errors import BadInput
 from scalescope.results.result import to_json
 from scalescope.results.run import load_run
 from scalescope.results.topology import topologies_of
-
-from .made_lines import TRIAL, line_of, make_result, write_lines
+from tests.builders.lines import TRIAL, line_of, make_result, write_lines
 
 OTHER = TRIAL.replace(batch_size=8)
 

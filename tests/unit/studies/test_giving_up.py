@@ -10,7 +10,7 @@ from scalescope.experiment.recordings import breakdown_of, explained_job
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, FailedJobs, failure_weight
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 JOB = make_trial(num_workers=0)
 NO_UPDATE: Any = without_optimizer(JOB)

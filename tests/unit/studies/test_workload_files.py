@@ -4,7 +4,7 @@ from pathlib import Path
 
 from scalescope.results.run import Run
 from scalescope.studies.comparison.workload_files import file_differences
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 
 def run_of_command(**digests: str) -> Run:

@@ -22,6 +22,7 @@ from scalescope.launch.local.command.launch import CommandLaunch
 from scalescope.launch.local.command.views import Views
 from scalescope.launch.local.disagreement import explained_by_calls
 from scalescope.launch.local.leftovers import leftover_notes, without_perf_maps
+from scalescope.launch.local.memory_use import MemoryUse
 from scalescope.launch.local.network import ShapedNetwork, check_possible
 from scalescope.launch.local.outlook import outlook
 from scalescope.launch.local.pinning import cpus_for
@@ -199,7 +200,7 @@ class LocalLauncher:
             limits=limits.of_stages,
             steps=trial.steps,
             deadline=limits.deadline,
-            memory_is_limited=_limits_process(trial),
+            memory=MemoryUse(trial.memory_limit if _limits_process(trial) else None),
         )
         supervisor = Supervisor(supervised, watcher, spawner.wait, sample)
         try:

@@ -14,6 +14,7 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.launch.culprit import RankFailure, find_culprit, find_hung_ranks
 from scalescope.launch.launcher import Outcome, Watcher, record_from
 from scalescope.launch.local.logs import cap_log
+from scalescope.launch.local.memory_use import MemoryUse
 from scalescope.launch.local.processes import RankProcess, is_stopped
 from scalescope.launch.memory_kills import MemoryKills
 from scalescope.results.ranks.heartbeat import Heartbeats, RankStage
@@ -62,7 +63,7 @@ class SupervisedLaunch:
     limits: Measuring
     steps: int  # of the whole launch, until the ranks know better
     deadline: float | None = None  # on the monotonic clock: when the budget is spent
-    memory_is_limited: bool = False  # of each process: a library may end one that gets no more
+    memory: MemoryUse = field(default_factory=MemoryUse)
     kills: MemoryKills = field(default_factory=MemoryKills)
 
 

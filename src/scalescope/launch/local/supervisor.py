@@ -12,6 +12,7 @@ from scalescope.launch.local.processes import SpawnFailed, signal_group
 from scalescope.launch.local.rank_watch import RankWatch, SupervisedLaunch, ranks_text, signal_name
 
 _POLL_S = 0.1
+_POLL_MEMORY_S = 0.01  # a rank under a memory limit may fill it and crash in the time of a few steps
 _SETTLE_S = 0.3  # after a first failure: lets the others report their errors
 _TERM_GRACE_S = 1.0
 _KILL_LIMIT_S = 3.0  # a process inside the kernel can outlast SIGKILL; it must not hold us too
@@ -30,7 +31,7 @@ class Supervisor:
         self._watch = RankWatch(launch, watcher)
         self._ranks = launch.ranks
         self._limits = launch.limits
-        self._memory_is_limited = launch.memory_is_limited
+        self._memory = launch.memory
         self._kills = launch.kills
         self._wait = wait
         self._sample = sample
@@ -40,6 +41,7 @@ class Supervisor:
         try:
             while True:
                 self._watch.observe()
+                self._memory.sample(rank.process.pid for rank in self._ranks if rank.exit_code is None)
                 self._sample()
                 if any(self._watch.is_lost(rank) for rank in range(len(self._ranks))):
                     return self._failure()
@@ -50,7 +52,7 @@ class Supervisor:
                     return self._teardown_hang() if overdue == "leaving" else self._hang()
                 if self._watch.is_over_budget():
                     return Outcome(status="interrupted", reason="the budget is spent", stopped_by="budget")
-                self._wait(_POLL_S)
+                self._wait(_POLL_S if self._memory.per_rank is None else _POLL_MEMORY_S)
         except SpawnFailed:  # the ranks end with the process that started them; what they finished is kept
             if not all(rank.finished for rank in self._ranks):
                 raise
@@ -65,7 +67,7 @@ class Supervisor:
         step = self._watch.step(rank)
         where = "" if step is None else f" at step {step}"
         out_of_memory = bool(error.get("out_of_memory")) or self._ran_into_limit(rank, error)
-        out_of_memory = out_of_memory or (not error and self._kills.ended(self._ranks[rank].exit_code))
+        out_of_memory = out_of_memory or (not error and self._died_of_memory(rank))
         bad_input = bool(error.get("bad_input"))
         return Outcome(
             status="oom" if out_of_memory else "failed",
@@ -88,7 +90,16 @@ class Supervisor:
     def _ran_into_limit(self, rank: int, error: dict[str, Any]) -> bool:
         """Whether a library ended the rank because of its memory limit: BLAS does so without an exception."""
         code = self._ranks[rank].exit_code
-        return self._memory_is_limited and not error and code is not None and code > 0
+        return self._memory.per_rank is not None and not error and code is not None and code > 0
+
+    def _died_of_memory(self, rank: int) -> bool:
+        """Whether the kernel's counter, or what the rank had allocated, explains the signal that ended it."""
+        process = self._ranks[rank]
+        return self._kills.ended(process.exit_code) or bool(self._evidence(rank))
+
+    def _evidence(self, rank: int) -> str:
+        process = self._ranks[rank]
+        return self._memory.evidence(process.process.pid, process.exit_code)
 
     def _how_it_ended(self, rank: int, error: dict[str, Any], where: str) -> str:
         code = self._ranks[rank].exit_code
@@ -97,7 +108,9 @@ class Supervisor:
         if code == 0:
             return f"exited{where or ' before its first step'} with code 0 and without a result"
         if code is not None and code < 0:
-            return f"was killed by {signal_name(-code)}{where}{self._kills.text(code)}"
+            evidence = self._evidence(rank)
+            why = f": out of memory, {evidence}" if evidence else self._kills.text(code)
+            return f"was killed by {signal_name(-code)}{where}{why}"
         return f"exited with code {code}{where}"
 
     def _teardown_hang(self) -> Outcome:

@@ -9,8 +9,7 @@ from scalescope.analysis.checks.node_facts import RankSite, node_facts, ports_wi
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
 from scalescope.results.topology import GpuSite, NicSite, Topology
-
-from ..made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 # Two sockets with a GPU and a card each.
 TOPOLOGY = Topology(

@@ -12,8 +12,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.hardware.links import gpu_model, nvlink_rate, pcie_lane_rate
 from scalescope.hardware.published import curve_for
 from scalescope.results.topology import NicSite, Topology
-
-from .made_topologies import (
+from tests.builders.topologies import (
     A100,
     dgx_h100,
     ends_on,

@@ -6,8 +6,7 @@ import pytest
 
 from scalescope.analysis.comm.link_ends import LinkEnd, link_ends, path_class
 from scalescope.results.topology import Topology
-
-from .made_topologies import (
+from tests.builders.topologies import (
     dgx_h100,
     ends_on,
     environment_of,

@@ -12,9 +12,9 @@ from scalescope.analysis.comm.pairs import (
     slow_pairs,
 )
 from scalescope.results.result import Result
+from tests.builders.topologies import environment_of, two_sockets_of_pairs
 
 from ..test_collectives import KEY, make_result
-from .made_topologies import environment_of, two_sockets_of_pairs
 
 FOUR = {(0, 1): 100.0, (0, 2): 100.0, (0, 3): 100.0, (1, 2): 100.0, (1, 3): 100.0, (2, 3): 100.0}
 

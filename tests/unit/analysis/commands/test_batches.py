@@ -4,8 +4,8 @@ import pytest
 
 from scalescope.analysis.commands.batches import OBSERVED_SETTINGS, batch_text, can_set_batch
 from scalescope.experiment.trial import Trial
-from tests.unit.analysis.made_commands import make_command
-from tests.unit.analysis.made_results import make_trial
+from tests.builders.commands import make_command
+from tests.builders.results import make_trial
 
 TOKENS = make_command(observed_batch_size=16384, observed_unit="tokens")
 GIVEN = make_command(command="train.py {batch_size}", batch_size=8, observed_unit="tokens")

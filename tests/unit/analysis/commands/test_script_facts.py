@@ -2,8 +2,8 @@
 
 from scalescope.analysis.commands.script_facts import script_facts
 from scalescope.experiment.ablations import without_communication
-from tests.unit.analysis.made_commands import COMMAND, command_launch, make_command
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.commands import COMMAND, command_launch, make_command
+from tests.builders.results import make_result, make_trial
 
 TWO = make_command(ranks=2)
 

@@ -10,7 +10,7 @@ from scalescope.analysis.launches import summarise
 from scalescope.experiment.ablations import without_communication
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
-from tests.unit.analysis.made_commands import command_launch, make_command
+from tests.builders.commands import command_launch, make_command
 
 TWO = make_command(ranks=2)
 

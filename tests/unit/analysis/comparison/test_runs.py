@@ -20,8 +20,7 @@ from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.run_spread import RunSpread
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import RankRecord, Result
-
-from ..made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 CALM = (0.0100, 0.0101, 0.0099, 0.0100, 0.0100)
 NOISY = (0.0100, 0.0125, 0.0085, 0.0110, 0.0095)

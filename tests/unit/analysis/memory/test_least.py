@@ -3,8 +3,7 @@
 import pytest
 
 from scalescope.analysis.memory.least import LeastMemory, largest_batch_in, least_memory
-
-from ..made_results import make_trial
+from tests.builders.results import make_trial
 
 SIZES = {"input_dim": 10, "hidden_dim": 20, "num_layers": 2, "output_dim": 5}
 PARAMETERS = 4 * (11 * 20 + 21 * 20 + 21 * 5)

@@ -8,7 +8,7 @@ from scalescope.analysis.prediction.batch_lines import profile_at
 from scalescope.analysis.prediction.profile import Gradient, RankProfile, Unit
 from scalescope.analysis.prediction.profiles import MeasuredProfile
 from scalescope.errors import BadInput
-from tests.unit.analysis.prediction.made_profiled_launches import profiled_trial
+from tests.builders.profiled_launches import profiled_trial
 
 
 def measured_at(samples: int, backward_s: float, **changes: object) -> MeasuredProfile:

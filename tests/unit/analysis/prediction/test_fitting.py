@@ -11,9 +11,9 @@ from scalescope.analysis.prediction.setup import Setup
 from scalescope.analysis.prediction.simulation import simulate
 from scalescope.analysis.prediction.timeline import Fitted
 from scalescope.experiment.ablations import single_rank_baseline
-from tests.unit.analysis.made_results import make_result, make_trial
-from tests.unit.analysis.prediction.made_profiled_launches import profiled_launch, run_of
-from tests.unit.analysis.prediction.made_profiles import MIB, PerMib
+from tests.builders.profiled_launches import profiled_launch, run_of
+from tests.builders.profiles import MIB, PerMib
+from tests.builders.results import make_result, make_trial
 
 PROFILE = RankProfile(
     samples=8,

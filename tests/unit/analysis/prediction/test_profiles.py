@@ -7,15 +7,15 @@ import pytest
 from scalescope.analysis.prediction.profile import Gradient, Unit
 from scalescope.analysis.prediction.profiles import MeasuredProfile, profiles_of
 from scalescope.results.result import Result
-from tests.unit.analysis.made_commands import make_command
-from tests.unit.analysis.made_results import make_result
-from tests.unit.analysis.prediction.made_profiled_launches import (
+from tests.builders.commands import make_command
+from tests.builders.profiled_launches import (
     GRADIENTS,
     UNITS,
     profiled_launch,
     profiled_trial,
     run_of,
 )
+from tests.builders.results import make_result
 
 TRIAL = profiled_trial()
 STEPS = [10.0] * 10

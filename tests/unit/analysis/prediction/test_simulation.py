@@ -13,7 +13,7 @@ from scalescope.analysis.prediction.setup import Setup
 from scalescope.analysis.prediction.simulation import SIMULATORS, simulate
 from scalescope.analysis.prediction.timeline import Fitted
 from scalescope.errors import BadInput
-from tests.unit.analysis.prediction.made_profiles import PerMib, profile_of, profiles, unit
+from tests.builders.profiles import PerMib, profile_of, profiles, unit
 
 PROFILE = profile_of(*[unit("block", 1.0, 2.0, activation_mib=1.0)] * 4)
 PARALLEL = [name for name in SIMULATORS if name != "single"]

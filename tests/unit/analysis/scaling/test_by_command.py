@@ -36,7 +36,7 @@ from scalescope.experiment.ablations import (
 from scalescope.experiment.recordings import arrivals_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
-from tests.unit.analysis.made_commands import command_launches, make_command
+from tests.builders.commands import command_launches, make_command
 
 ONE, TWO = make_command(), make_command(ranks=2)
 

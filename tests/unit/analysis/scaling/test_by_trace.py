@@ -19,9 +19,8 @@ from scalescope.analysis.scaling.waterfall import (
 )
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
-
-from ..made_recordings import recorded_result
-from ..made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
+from tests.builders.traces import recorded_result
 
 PLAIN_S = 0.100
 

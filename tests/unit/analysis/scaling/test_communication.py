@@ -12,9 +12,8 @@ from scalescope.analysis.scaling.rows import scaling_rows
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, RANDOM_SKEW, STRAGGLERS
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
-
-from ..made_recordings import recorded_result
-from ..made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
+from tests.builders.traces import recorded_result
 
 TRANSFER_S = 0.020
 BASE_S = 0.100

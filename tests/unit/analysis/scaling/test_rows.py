@@ -17,8 +17,7 @@ from scalescope.analysis.scaling.rows import (
 )
 from scalescope.analysis.statistics import Estimate
 from scalescope.experiment.trial import Trial
-
-from ..made_results import make_configuration, make_trial
+from tests.builders.results import make_configuration, make_trial
 
 ONE = (0.0100, 0.0101, 0.0099, 0.0102, 0.0098)
 FOUR = (0.0120, 0.0123, 0.0118, 0.0121, 0.0119)

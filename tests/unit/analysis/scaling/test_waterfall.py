@@ -17,8 +17,7 @@ from scalescope.analysis.scaling.waterfall import (
     WRAPPER,
     Waterfall,
 )
-
-from .made_waterfalls import make_term, make_waterfall, waterfalls
+from tests.builders.results import make_term, make_waterfall, waterfalls
 
 
 @given(waterfalls())

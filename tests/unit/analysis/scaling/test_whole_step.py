@@ -9,9 +9,8 @@ from scalescope.analysis.scaling.waterfall import Waterfall
 from scalescope.analysis.scaling.whole_step import whole_step
 from scalescope.analysis.training.step_waterfall import BACKWARD, COPIES, FORWARD
 from scalescope.experiment.ablations import single_rank_baseline
-from tests.unit.report.made_steps import make_step
-
-from .made_waterfalls import waterfalls
+from tests.builders.results import waterfalls
+from tests.builders.steps import make_step
 
 PARTS_MS = {FORWARD: 2.0, BACKWARD: 5.0, COPIES: 0.0}
 

@@ -11,9 +11,17 @@ from scalescope.analysis.trace.profile import TraceProfile, profiles
 from scalescope.experiment.recordings import timed_training_of
 from scalescope.results.run import Run
 from scalescope.results.traces.events import trace_name
-
-from ..made_results import make_result, make_trial
-from ..made_traces import Event, cpu_step, cuda_step, moved, profile_result, recorded, steps_of, traced_run
+from tests.builders.results import make_result, make_trial
+from tests.builders.traces import (
+    Event,
+    cpu_step,
+    cuda_step,
+    moved,
+    profile_result,
+    recorded,
+    steps_of,
+    traced_run,
+)
 
 TRIAL = make_trial(world_size=2)
 ON_GPUS = TRIAL.replace(device="cuda", backend="nccl")

@@ -4,7 +4,7 @@ import pytest
 
 from scalescope.analysis.training.activity import RankActivity, activities_of, activity_of
 from scalescope.results.result import RankRecord
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 STEPS = 4
 

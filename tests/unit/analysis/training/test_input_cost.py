@@ -5,7 +5,7 @@ import pytest
 from scalescope.analysis.training.activity import RankActivity
 from scalescope.analysis.training.input_cost import input_cost
 from scalescope.experiment.ablations import with_preloaded_input
-from tests.unit.analysis.made_results import make_configuration, make_trial
+from tests.builders.results import make_configuration, make_trial
 
 LOADED = make_trial(num_workers=0)
 FULL = make_configuration(LOADED, 0.100)

@@ -9,7 +9,7 @@ from scalescope.analysis.training.recording import ReplayedStep, StepRecording, 
 from scalescope.launch.simulation import simulated_record
 from scalescope.results.result import RankRecord
 from scalescope.results.traces import step_parts
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 REPLAY = {"step_s": 0.02, "without_sync_s": 0.008, "fast_host_s": 0.005, "without_allocation_s": 0.019}
 SITE = {"file": "model.py", "line": 31, "function": "forward", "code": "x.item()", "per_step": 48.0}

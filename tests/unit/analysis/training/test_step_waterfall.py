@@ -18,7 +18,7 @@ from scalescope.analysis.training.step_waterfall import StepWaterfall, step_wate
 from scalescope.experiment.ablations import without_optimizer
 from scalescope.launch.simulation import simulated_record
 from scalescope.results.traces import step_parts
-from tests.unit.analysis.made_results import make_configuration, make_trial
+from tests.builders.results import make_configuration, make_trial
 
 ON_CPU = make_trial(num_workers=0)
 ON_GPU = ON_CPU.replace(device="cuda")

@@ -8,8 +8,7 @@ from scalescope.analysis.tuning.conclusion import conclude
 from scalescope.analysis.tuning.search import Option, TuningSearch
 from scalescope.analysis.tuning.step_model import LeverEffect, StepModel, parts_of_step
 from scalescope.analysis.tuning.tuned_launches import BASELINE, TunedLaunch, TunedLaunches
-
-from .launches import combination, launch, launches
+from tests.builders.results import combination, launch, launches
 
 SEARCH = TuningSearch(
     options=[Option(name=name, setting=name) for name in "abc"],

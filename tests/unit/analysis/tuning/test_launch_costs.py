@@ -4,8 +4,7 @@ import pytest
 
 from scalescope.analysis.tuning.launch_costs import LaunchCosts
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, TunedLaunch
-
-from .launches import combination, launch, launches
+from tests.builders.results import combination, launch, launches
 
 MARGIN = 1.1
 

@@ -6,8 +6,7 @@ import pytest
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.tuning.losses import loss_of
-
-from ..made_results import make_configuration, make_trial
+from tests.builders.results import make_configuration, make_trial
 
 
 def with_losses(*losses: float, warmup: tuple[float, ...] | None = None, seed: int = 0) -> Configuration:

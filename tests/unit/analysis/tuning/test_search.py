@@ -13,8 +13,7 @@ from scalescope.analysis.tuning.conclusion import conclude
 from scalescope.analysis.tuning.search import NextLaunch, Option, SearchPosition, TuningSearch
 from scalescope.analysis.tuning.step_model import LeverEffect, StepModel, parts_of_step
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, TunedLaunch, TunedLaunches
-
-from .launches import combination, launch, launches
+from tests.builders.results import combination, launch, launches
 
 EFFECTS = {
     "a": LeverEffect(factors={"products": 0.5}),

@@ -6,8 +6,7 @@ import random
 import pytest
 
 from scalescope.analysis.tuning.tuned_launches import BASELINE, usual_deviation
-
-from .launches import combination, launch, launches
+from tests.builders.results import combination, launch, launches
 
 A, B = combination("a"), combination("b")
 

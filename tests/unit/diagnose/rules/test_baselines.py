@@ -10,9 +10,8 @@ from scalescope.diagnose.rules import unfair_baseline, weak_as_strong
 from scalescope.experiment.ablations import single_rank_baseline
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
-from tests.unit.analysis.made_results import make_configuration, make_trial
-
-from ..made_facts import abstention, evidence_of, facts_from, finding, make_facts, measured
+from tests.builders.facts import abstention, evidence_of, facts_from, finding, make_facts, measured
+from tests.builders.results import make_configuration, make_trial
 
 
 def test_several_ranks_are_no_fair_baseline() -> None:

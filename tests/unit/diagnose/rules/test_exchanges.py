@@ -19,8 +19,7 @@ from scalescope.diagnose.rules import (
     small_buckets,
     small_model,
 )
-
-from ..made_facts import ON_GPUS, abstention, evidence_of, finding, levers, make_curve, make_facts
+from tests.builders.facts import ON_GPUS, abstention, evidence_of, finding, levers, make_curve, make_facts
 
 MB = 1_000_000
 

@@ -11,8 +11,7 @@ from scalescope.analysis.comm.pairs import PairRow
 from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.rules import socket_fallback, unequal_links
-
-from ..made_facts import ON_GPUS, abstention, evidence_of, finding, make_facts
+from tests.builders.facts import ON_GPUS, abstention, evidence_of, finding, make_facts
 
 MB = 1_000_000
 

@@ -18,9 +18,7 @@ from scalescope.diagnose.rules import (
     throttling,
 )
 from scalescope.experiment.ablations import single_rank_baseline
-from tests.unit.analysis.made_results import make_configuration
-
-from ..made_facts import (
+from tests.builders.facts import (
     ON_GPUS,
     abstention,
     evidence_of,
@@ -30,6 +28,7 @@ from ..made_facts import (
     make_facts,
     with_telemetry,
 )
+from tests.builders.results import make_configuration
 
 GIB = 1 << 30
 

@@ -3,9 +3,8 @@
 import dataclasses
 
 from scalescope.diagnose.rules import unstable, unused_parameters
-from tests.unit.analysis.made_results import make_configuration
-
-from ..made_facts import finding, levers, make_facts
+from tests.builders.facts import finding, levers, make_facts
+from tests.builders.results import make_configuration
 
 LOOKING = {"find_unused_parameters": True, "static_graph": False}
 

@@ -10,8 +10,7 @@ from scalescope.analysis.training.pauses import PeriodicPauses
 from scalescope.analysis.training.uneven_work import UnevenWork
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.rules import random_skew, straggler
-
-from ..made_facts import facts_from, finding, make_facts, measured
+from tests.builders.facts import facts_from, finding, make_facts, measured
 
 
 def _uneven(heaviest: int | None, cost_s: float) -> UnevenWork:

@@ -10,6 +10,7 @@ from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.run_rules import far_cores, network_errors, no_gpudirect, unused_nics
 from scalescope.results.run import Run
+from tests.builders.facts import ON_GPUS, abstention, evidence_of, finding, make_facts
 from tests.unit.analysis.checks.test_node_facts import (
     TELEMETRY,
     TOPOLOGY,
@@ -18,8 +19,6 @@ from tests.unit.analysis.checks.test_node_facts import (
     rank,
     run_of,
 )
-
-from ..made_facts import ON_GPUS, abstention, evidence_of, finding, make_facts
 
 NODES = environment("n1", "n2")
 

@@ -12,8 +12,7 @@ from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.run_rules import unequal_nodes
 from scalescope.launch.fake import TWO_CORES
 from scalescope.results.run import Run
-
-from ..made_facts import make_facts
+from tests.builders.facts import make_facts
 
 CORES = {"name": "cores", "values": {"64": ["n1"], "32": ["n2"]}}
 CORES_AS_SENTENCE = "cores: 64 on n1; 32 on n2"  # as earlier versions stored it

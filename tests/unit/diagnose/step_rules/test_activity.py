@@ -24,10 +24,9 @@ from scalescope.diagnose.step_rules import (
     recompilation,
     uneven_work,
 )
-
-from ..made_facts import evidence_of, finding
-from ..making_steps import step_facts
-from .made_activities import STEP_S, STEPS, facts_with, pausing, recorded, working
+from tests.builders.activities import STEP_S, STEPS, facts_with, pausing, recorded, working
+from tests.builders.facts import evidence_of, finding
+from tests.builders.steps import step_facts
 
 RULES = (
     allocator_retries, garbage_collection, graph_breaks, periodic_pauses, recompilation, uneven_work,

@@ -13,9 +13,8 @@ from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.step_facts import StepFacts
 from scalescope.diagnose.step_rules import host_bound, host_synchronization
 from scalescope.results.traces import step_parts
-from tests.unit.analysis.made_results import make_configuration, make_trial
-
-from ..made_facts import evidence_of, finding, levers, with_telemetry
+from tests.builders.facts import evidence_of, finding, levers, with_telemetry
+from tests.builders.results import make_configuration, make_trial
 
 STEP_S = 0.010
 LINE = SyncSite(file="model.py", line=31, function="forward", code="x.item()", operation="", per_step=48.0)

@@ -11,9 +11,8 @@ from scalescope.analysis.training.step_waterfall import COPIES, IDLE_INPUT, INPU
 from scalescope.diagnose.step_facts import StepFacts
 from scalescope.diagnose.step_rules import copy_bound, input_bound
 from scalescope.results.traces import step_parts
-
-from ..made_facts import evidence_of, finding, levers
-from ..making_steps import ON_GPUS, host_times, loader, recording, step_facts
+from tests.builders.facts import ON_GPUS, evidence_of, finding, levers
+from tests.builders.steps import host_times, loader, recording, step_facts
 
 SLOW_COPY, SLOW_LOADER = (0.001, 0.02), (0.02, 0.001)
 MB = 1_000_000

@@ -10,9 +10,8 @@ from scalescope.analysis.training.step_waterfall import IDLE_HOST, IDLE_SYNC, OP
 from scalescope.diagnose.step_facts import StepFacts
 from scalescope.diagnose.step_rules import matrix_units, memory_format, small_kernels, unfused_optimizer
 from scalescope.results.traces import step_parts
-
-from ..made_facts import abstention, evidence_of, finding, levers
-from ..making_steps import ON_GPUS, host_times, recording, step_facts, with_own_optimizer
+from tests.builders.facts import ON_GPUS, abstention, evidence_of, finding, levers
+from tests.builders.steps import host_times, recording, step_facts, with_own_optimizer
 
 RATES = {"fp32": 50e12, "tf32": 400e12, "bf16": 800e12, "fp16": 750e12}
 NATIVE = ("tf32", "bf16", "fp16")

@@ -9,9 +9,8 @@ from scalescope.analysis.training.model_facts import ModelFacts
 from scalescope.diagnose.step_facts import StepFacts
 from scalescope.diagnose.step_rules import buffers, sync_batch_norm, threads
 from scalescope.results.other_load import OtherLoad
-
-from ..made_facts import evidence_of, finding, levers, make_curve
-from ..making_steps import ON_GPUS, loader, step_facts, with_loads
+from tests.builders.facts import ON_GPUS, evidence_of, finding, levers, make_curve
+from tests.builders.steps import loader, step_facts, with_loads
 
 # buffers
 

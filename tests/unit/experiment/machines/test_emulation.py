@@ -8,8 +8,7 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.machine import Machine, PrecisionSupport
 from scalescope.experiment.machines.emulation import emulation_text, precisions_text
 from scalescope.launch.fake import TWO_CORES
-
-from ..asking import ask, with_gpus
+from tests.builders.requests import ask, with_gpus
 
 EMULATED = PrecisionSupport(name="bf16", native=False, slowdown=96.3)
 

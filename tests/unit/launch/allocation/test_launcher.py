@@ -9,7 +9,7 @@ from scalescope.errors import BadInput
 from scalescope.launch.allocation import launcher as module
 from scalescope.launch.allocation.allocation import Allocation
 from scalescope.launch.allocation.launcher import AllocationLauncher
-from tests.unit.launch.command_launches import command_trial
+from tests.builders.commands import command_trial
 
 _ALLOCATION = Allocation(job="77", nodes=("n1", "n2"), tasks_per_node=2, cores_per_node={"n1": 4, "n2": 4})
 _PROBED: dict[str, Any] = {

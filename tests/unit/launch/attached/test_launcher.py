@@ -21,7 +21,7 @@ from scalescope.launch.probing import Node
 from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import WINDOW
 from scalescope.results.run_folder import RunFolder
-from tests.unit.launch.command_launches import command_trial
+from tests.builders.commands import command_trial
 
 NODES = [(0, 2, 4), (1, 3, 5, 7), (6,)]  # as `srun --distribution=cyclic` may deal them out
 

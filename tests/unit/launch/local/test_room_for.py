@@ -9,7 +9,7 @@ from scalescope.catalog.setting import settings_of
 from scalescope.launch.local import launcher
 from scalescope.launch.local.launcher import room_for
 from scalescope.results.ranks.rank_job import ROOM_VARIABLE
-from tests.unit.analysis.made_results import make_trial
+from tests.builders.results import make_trial
 
 LIMITS = Measuring(**{setting.name: setting.default for setting in settings_of(Measuring)})  # type: ignore[arg-type]
 

@@ -21,9 +21,9 @@ from scalescope.launch.local.rank_watch import SupervisedLaunch, SupervisedRank
 from scalescope.launch.local.supervisor import Supervisor
 from scalescope.results.ranks.heartbeat import Heartbeats
 from scalescope.results.ranks.rank_placement import RankPlacement
+from tests.builders.acted_rank import STEPS
 from tests.conftest import clean_environment
 from tests.speed import limit, patience
-from tests.unit.launch.acted_rank import STEPS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -51,7 +51,7 @@ class Launch:
         self.processes = [self._start(rank, fault) for rank in range(_RANKS)]
 
     def _start(self, rank: int, fault: str) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "tests.unit.launch.acted_rank", str(rank), str(_RANKS)]
+        command = [sys.executable, "-m", "tests.builders.acted_rank", str(rank), str(_RANKS)]
         with self.log(rank).open("ab") as log:
             return subprocess.Popen(
                 [*command, str(self.folder)],

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +13,14 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import settings_of
 from scalescope.launch.local import logs
 from scalescope.launch.local import supervisor as module
+from scalescope.launch.local.memory_use import MemoryUse
 from scalescope.launch.local.processes import SpawnFailed
 from scalescope.launch.local.rank_watch import RankWatch, SupervisedLaunch, SupervisedRank
 from scalescope.launch.local.supervisor import Supervisor
 from scalescope.launch.memory_kills import MemoryKills
 from scalescope.results.ranks.heartbeat import Beat, Heartbeats, Phase, RankStage
 from scalescope.results.ranks.rank_placement import RankPlacement
+from tests.unit.launch.local.test_memory_use import write_process
 
 _NOBODY = 2**22 + 1  # above the largest process number: signals to it reach nothing
 
@@ -73,21 +76,19 @@ class _Stage:
         self,
         deadline: float | None = None,
         *,
-        memory_is_limited: bool = False,
+        memory: MemoryUse | None = None,
         kills: MemoryKills | None = None,
         **limits: float,
     ) -> Supervisor:
-        launch = self._launch(deadline, memory_is_limited=memory_is_limited, **limits)
+        launch = self._launch(deadline, memory or MemoryUse(root=self.directory), **limits)
         if kills is not None:
             launch = dataclasses.replace(launch, kills=kills)
         return Supervisor(launch, _Silent(), time.sleep)
 
     def watch(self) -> RankWatch:
-        return RankWatch(self._launch(None, memory_is_limited=False), _Silent())
+        return RankWatch(self._launch(None, MemoryUse(root=self.directory)), _Silent())
 
-    def _launch(
-        self, deadline: float | None, *, memory_is_limited: bool, **limits: float
-    ) -> SupervisedLaunch:
+    def _launch(self, deadline: float | None, memory: MemoryUse, **limits: float) -> SupervisedLaunch:
         usual = {setting.name: setting.default for setting in settings_of(Measuring)}
         return SupervisedLaunch(
             ranks=self.ranks,
@@ -95,7 +96,7 @@ class _Stage:
             limits=Measuring(**{**usual, **limits}),
             steps=8,
             deadline=deadline,
-            memory_is_limited=memory_is_limited,
+            memory=memory,
         )
 
 
@@ -175,8 +176,24 @@ def test_a_rank_that_a_library_ends_under_a_memory_limit_is_out_of_memory(
 ) -> None:
     play = _Stage(tmp_path, [code])
     play.at(0, RankStage.STEADY, 1)
-    outcome = play.supervisor(memory_is_limited=limited).run()
+    memory = MemoryUse(1 << 20 if limited else None, tmp_path)
+    outcome = play.supervisor(memory=memory).run()
     assert outcome.status == status
+
+
+def test_a_rank_that_crashed_at_its_memory_limit_is_out_of_memory_with_the_figures(tmp_path: Path) -> None:
+    play = _Stage(tmp_path, [None])
+    play.at(0, RankStage.STEADY, 4)
+    memory = MemoryUse(256 << 20, tmp_path)
+    write_process(tmp_path, _NOBODY, data_kb=(100 + 250) << 10, limit=(100 + 256) << 20)
+    memory.sample([_NOBODY])
+    play.ranks[0].exit_code = -signal.SIGSEGV
+    outcome = play.supervisor(memory=memory).run()
+    assert outcome.status == "oom"
+    assert outcome.reason == (
+        "rank 0 was killed by SIGSEGV at step 3: out of memory, "
+        "it had allocated 250 MiB of the 256 MiB of --memory-limit"
+    )
 
 
 def test_a_rank_that_is_done_but_never_exits_is_ended_and_its_result_kept(tmp_path: Path) -> None:

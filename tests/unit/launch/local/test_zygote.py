@@ -42,7 +42,7 @@ def _act(monkeypatch: pytest.MonkeyPatch, *command: str) -> None:
 
 @pytest.fixture
 def zygote(monkeypatch: pytest.MonkeyPatch) -> Iterator[Zygote]:
-    _act(monkeypatch, "-m", "tests.unit.launch.acted_zygote")
+    _act(monkeypatch, "-m", "tests.builders.acted_zygote")
     started = Zygote(limit_s=limit(20))
     yield started
     started.close()

@@ -11,7 +11,7 @@ from scalescope.launch.simulation import CostModel
 from scalescope.launch.validity.breakdown import judge
 from scalescope.results.result import Result
 from scalescope.results.traces import step_parts
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 MODEL = CostModel(fixed_s=0.06, per_sample_s=0.001, exposed_comm_s={2: 0.02}, input_s={2: 0.01})
 TWO = make_trial(world_size=2, strategy="ddp", num_workers=0).replace(device="cuda")

@@ -14,7 +14,7 @@ from scalescope.launch.simulated.cluster.model import ClusterModel, Network
 from scalescope.launch.simulation import CostModel
 from scalescope.results.result import RankRecord
 from scalescope.results.traces.summary import TraceSummary
-from tests.unit.experiment.asking import ask, flags
+from tests.builders.requests import ask, flags
 
 MODEL = ClusterModel(
     jitter_s=0.001,

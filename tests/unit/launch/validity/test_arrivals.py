@@ -3,7 +3,7 @@
 from scalescope.experiment.recordings import arrivals_of
 from scalescope.launch.simulation import simulated_record
 from scalescope.launch.validity.arrivals import judge
-from tests.unit.analysis.made_results import make_trial
+from tests.builders.results import make_trial
 
 TWO = arrivals_of(make_trial(world_size=2, strategy="ddp"))
 

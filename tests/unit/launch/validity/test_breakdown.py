@@ -6,7 +6,7 @@ from scalescope.experiment.recordings import breakdown_of
 from scalescope.launch.simulation import simulated_record
 from scalescope.launch.validity.breakdown import judge
 from scalescope.results.result import RankRecord
-from tests.unit.analysis.made_results import make_trial
+from tests.builders.results import make_trial
 
 TWO = breakdown_of(make_trial(world_size=2, strategy="ddp")).replace(device="cuda")
 

@@ -8,8 +8,7 @@ import pytest
 from scalescope.analysis.collectives import CollectiveRow
 from scalescope.errors import BadInput
 from scalescope.report.comm.nccl_tests import ImportedRow, parse, table_text, to_json
-
-from ..made_rows import make_row
+from tests.builders.results import make_row
 
 # As all_reduce_perf prints it; the last line has wrong elements, in the exponent form of %g.
 PRINTOUT = """\

@@ -21,15 +21,14 @@ from scalescope.report.comm.sections import (
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
 from scalescope.results.topology import Topology
-from tests.unit.analysis.comm.made_topologies import (
+from tests.builders.results import make_row
+from tests.builders.topologies import (
     A100,
     environment_of,
     gpu_sites,
     paths_between,
     two_sockets_of_pairs,
 )
-
-from ..made_rows import make_row
 
 KEY = f"all_reduce/in/{1 << 20}"
 

@@ -5,8 +5,8 @@ import pytest
 from scalescope.analysis.configurations import configurations
 from scalescope.report.analyzed_run import dataset_of
 from scalescope.report.commands.jobs import command_name, job_name, units_of
-from tests.unit.analysis.made_commands import command_launch, make_command
-from tests.unit.analysis.made_results import make_configuration, make_trial
+from tests.builders.commands import command_launch, make_command
+from tests.builders.results import make_configuration, make_trial
 
 
 @pytest.mark.parametrize(

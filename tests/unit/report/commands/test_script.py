@@ -16,8 +16,8 @@ from scalescope.report.scaling.sections import next_after_scaling, scaling_secti
 from scalescope.report.training.sections import training_sections
 from scalescope.results.result import Result
 from scalescope.results.run import Run
-from tests.unit.analysis.made_commands import COMMAND, command_launches, make_command
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.commands import COMMAND, command_launches, make_command
+from tests.builders.results import make_result, make_trial
 
 ONE, TWO = make_command(), make_command(ranks=2)
 STEPS = (0.030, 0.0301)

@@ -12,7 +12,7 @@ from scalescope.report.comparison.two_runs import Compared, comparison_json, com
 from scalescope.report.render.markdown import escaped, markdown
 from scalescope.report.section import Section, Table
 from scalescope.results.result import Result
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 from ..conftest import Render
 

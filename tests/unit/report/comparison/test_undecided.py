@@ -8,7 +8,7 @@ from scalescope.analysis.verdicts import NO_SPREAD
 from scalescope.report.comparison.two_runs import Compared, comparison_json, comparison_sections, verdict
 from scalescope.report.comparison.undecided import spread_line
 from scalescope.report.section import Section
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 CALM = (0.0100, 0.0101, 0.0099, 0.0100, 0.0100)
 MIDDLING = (0.0100, 0.0103, 0.0097, 0.0101, 0.0099)

@@ -10,7 +10,7 @@ import pytest
 from scalescope.report.render.drawing import save, svg_for_page
 from scalescope.report.render.figure import Figure, Kind, Panel, Series
 from scalescope.report.render.painting import COLOURS
-from tests.made_runs import HOSTILE
+from tests.builders.runs import HOSTILE
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SVG = "{http://www.w3.org/2000/svg}"

@@ -14,7 +14,7 @@ from scalescope.report.glossary import GLOSSARY
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.render.page import page
 from scalescope.report.section import ListedFinding, Section, ShownCommand, Table
-from tests.made_runs import HOSTILE
+from tests.builders.runs import HOSTILE
 
 EVIL = '</script><script>alert(1)</script>" onmouseover="alert(2)\' &amp; {{ 7 * 7 }}'
 

@@ -9,8 +9,8 @@ import pytest
 from scalescope.errors import CannotRun
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.studies.report import ReportOptions, gather, report
+from tests.builders.studies import train
 from tests.pipeline.recording import RecordingWatcher, ask
-from tests.verbs import train
 
 
 @pytest.fixture

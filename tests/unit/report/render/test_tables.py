@@ -17,8 +17,8 @@ from scalescope.report.render.tables import (
 )
 from scalescope.report.section import Table
 from scalescope.results.run import Run
-from tests.made_runs import HOSTILE
-from tests.unit.report.known_runs import make_run, make_trials
+from tests.builders.known_runs import make_run, make_trials
+from tests.builders.runs import HOSTILE
 
 TABLE = Table(columns=("what", "ranks"), rows=(("[a] & b", "2"), ("* 50 %", "—")), left=frozenset(("what",)))
 

@@ -14,9 +14,9 @@ from scalescope.report.runs import listed_runs, runs_section
 from scalescope.report.scaling.sections import scaling_sections
 from scalescope.report.section import Section, Table
 from scalescope.report.trials import plan_section
+from tests.builders.known_runs import make_run, make_trials
 
 from ..conftest import Render
-from ..known_runs import make_run, make_trials
 
 WIDTHS = [60, 80, 140]
 HOSTILE = [

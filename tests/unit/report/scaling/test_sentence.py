@@ -4,8 +4,7 @@ from scalescope.analysis.configurations import configurations
 from scalescope.analysis.scaling.rows import scaling_rows
 from scalescope.launch.fake import CostModel
 from scalescope.report.scaling.sections import verdict
-
-from ..known_runs import make_run, make_trials
+from tests.builders.known_runs import make_run, make_trials
 
 
 def sentence(batches: list[int], model: CostModel, *, launches: int) -> str:

@@ -24,8 +24,7 @@ from scalescope.report.scaling.waterfall import (
     waterfall_json,
     waterfall_section,
 )
-from tests.unit.analysis.made_results import make_configuration
-from tests.unit.analysis.scaling.made_waterfalls import make_term, make_waterfall, waterfalls
+from tests.builders.results import make_configuration, make_term, make_waterfall, waterfalls
 
 TWO_DECIMALS = 0.005
 

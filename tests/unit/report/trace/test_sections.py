@@ -9,8 +9,8 @@ import pytest
 from scalescope.report.section import Section
 from scalescope.report.trace.sections import profile_json, profile_sections
 from scalescope.results.run import Run
-from tests.unit.analysis.made_results import make_result, make_trial
-from tests.unit.analysis.made_traces import Event, cpu_step, cuda_step, event, steps_of, traced_run
+from tests.builders.results import make_result, make_trial
+from tests.builders.traces import Event, cpu_step, cuda_step, event, steps_of, traced_run
 
 TRIAL = make_trial(world_size=2)
 EARLY = steps_of(cpu_step([(50, 90)]))

@@ -7,7 +7,7 @@ import pytest
 
 from scalescope.report.training.launch_figures import LaunchFigures, figures_of, main_figure, sample_rate
 from scalescope.results.result import RankRecord
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 TRAINED = make_result(make_trial(batch_size=10), [[0.1] * 10])
 

@@ -11,11 +11,11 @@ from scalescope.report.analyzed_run import AnalyzedRun
 from scalescope.report.results_json import results_json
 from scalescope.report.training.sections import next_after_training, training_sections
 from scalescope.results.run import Run
-from tests.unit.analysis.made_results import make_trial
+from tests.builders.known_runs import make_run, make_trials
+from tests.builders.results import make_trial
+from tests.builders.steps import halves_of
 
 from ..conftest import Render
-from ..known_runs import make_run, make_trials
-from ..made_steps import halves_of
 
 
 def run_with(samples: dict[str, list[float]], **settings: Any) -> Run:

@@ -21,9 +21,9 @@ from scalescope.report.training.step_waterfall import (
     step_sentence,
     step_waterfall_json,
 )
+from tests.builders.steps import WAITING_MS, make_facts, make_step
 
 from ..conftest import Render
-from ..made_steps import WAITING_MS, make_facts, make_step
 
 
 def test_the_rows_add_up_to_the_step_and_zero_is_left_out() -> None:

@@ -15,8 +15,8 @@ from scalescope.report.tuning.code import (
     context_of,
     lever_codes,
 )
-from tests.unit.analysis.made_commands import make_command
-from tests.unit.analysis.made_results import make_trial
+from tests.builders.commands import make_command
+from tests.builders.results import make_trial
 
 GPU = ScriptContext(device="cuda")
 GPUS = ScriptContext(device="cuda", world_size=4, strategy="ddp")

@@ -12,7 +12,7 @@ from scalescope.report.section import Section
 from scalescope.report.tuning.as_json import tuning_json
 from scalescope.report.tuning.sections import next_after_tuning, tuning_sections, verdict
 from scalescope.report.tuning.tuning import NOW, OtherJob, TriedCombination, TriedLever, Tuning
-from tests.unit.analysis.made_results import make_configuration, make_trial
+from tests.builders.results import make_configuration, make_trial
 
 BASELINE = make_trial(seed=0)
 RUN = Path("/run")

@@ -7,7 +7,7 @@ import pytest
 
 from scalescope.results.result import to_json
 from scalescope.results.schema import parse_result
-from tests.unit.results.made_lines import line_of, make_result
+from tests.builders.lines import line_of, make_result
 
 TABLES: dict[str, list[dict[str, Any]]] = {
     "gradients": [{"parameter": 0, "size_bytes": 8, "ready_s": 0.01}],

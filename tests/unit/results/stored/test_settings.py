@@ -6,7 +6,7 @@ import pytest
 
 from scalescope.experiment.trial import Trial
 from scalescope.results.stored.settings import check_settings
-from tests.unit.results.made_lines import TRIAL
+from tests.builders.lines import TRIAL
 
 
 def check(settings: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scalescope.results.traces.events import CLEAR, COMPUTE, INPUT
 from scalescope.results.traces.rank_trace import DATA, HOST, QUEUED, TracedStep, read_rank
-from tests.unit.analysis.made_traces import (
+from tests.builders.traces import (
     BACKWARD_OPERATION,
     GLOO,
     TRAINING,

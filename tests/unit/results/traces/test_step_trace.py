@@ -11,7 +11,7 @@ from scalescope.results.traces import step_parts
 from scalescope.results.traces.events import BACKWARD, CLEAR, FORWARD, INPUT, OPTIMIZER
 from scalescope.results.traces.replay import Changes, HostCall, Replay
 from scalescope.results.traces.step_trace import StepTrace, read_steps
-from tests.unit.analysis.made_traces import STEP_MS, Event, Moment, cuda_step, event, moved, on_device
+from tests.builders.traces import STEP_MS, Event, Moment, cuda_step, event, moved, on_device
 
 STEPS = 3  # the first is not read
 CORRELATIONS = 100  # per step

@@ -21,7 +21,7 @@ from scalescope.studies.runs.run_history import (
     run_means,
     spread_between,
 )
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 TRIAL = make_trial(batch_size=10)
 STEPS = (0.0100, 0.0101, 0.0099)

@@ -5,7 +5,7 @@ from scalescope.experiment.machine import Machine
 from scalescope.launch.fake import TWO_CORES
 from scalescope.studies.plan import Plan
 from scalescope.studies.scaling.network import exchanges, nccl_logs, network_of, pairs
-from tests.unit.experiment.asking import ask, with_gpus
+from tests.builders.requests import ask, with_gpus
 
 
 def plan(machine: Machine = TWO_CORES, **asked: str) -> Plan:

@@ -15,8 +15,8 @@ from scalescope.studies.request import Request
 from scalescope.studies.study import Host
 from scalescope.studies.trace.profiling import Profiling
 from scalescope.studies.training.train import TrainStudy
-from tests.unit.analysis.made_results import make_result, make_trial
-from tests.unit.experiment.asking import with_gpus
+from tests.builders.requests import with_gpus
+from tests.builders.results import make_result, make_trial
 
 GPU = with_gpus(1)
 

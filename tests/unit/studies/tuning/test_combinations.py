@@ -10,7 +10,7 @@ from scalescope.experiment.ablations import without_communication
 from scalescope.launch.fake import TWO_CORES
 from scalescope.studies.tuning.combinations import Combinations
 from scalescope.studies.tuning.levers import find_levers
-from tests.unit.experiment.asking import ask, with_gpus
+from tests.builders.requests import ask, with_gpus
 
 
 def combinations(*asked: str, gpus: int = 0, **texts: str) -> Combinations:

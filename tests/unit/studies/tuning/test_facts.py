@@ -9,7 +9,7 @@ from scalescope.experiment.ablations import without_communication
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.studies.tuning.facts import absent_needs, parts_of_trial
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 ONE = make_trial(world_size=1)
 TWO = make_trial(world_size=2)

@@ -8,7 +8,7 @@ from scalescope.errors import BadInput
 from scalescope.experiment.machine import PrecisionSupport
 from scalescope.launch.fake import TWO_CORES
 from scalescope.studies.tuning.levers import Levers, find_levers, settings_of_trial
-from tests.unit.experiment.asking import ask, with_gpus
+from tests.builders.requests import ask, with_gpus
 
 RANKS = "requires more than one rank"
 LOADER = "synthetic batches are on the device already; add --num-workers 0 for a loader"

@@ -14,8 +14,8 @@ from scalescope.results.run import Run
 from scalescope.studies.tuning.levers import find_levers
 from scalescope.studies.tuning.reading import stage_of
 from scalescope.studies.tuning.search import Search
-from tests.unit.analysis.made_results import make_result
-from tests.unit.experiment.asking import ask
+from tests.builders.requests import ask
+from tests.builders.results import make_result
 
 BF16, HOOK, JIT = (frozenset({name}) for name in ("precision bf16", "comm_hook fp16", "jit True"))
 BOTH = BF16 | JIT

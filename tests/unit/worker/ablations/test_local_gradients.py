@@ -13,8 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from scalescope.catalog.strategies.ddp import Ddp
 from scalescope.worker.strategies.ddp import wrap, wrap_own_step
 from scalescope.worker.training.step import Data, OwnStep, Step, Workload
-
-from ..making import CPU, options
+from tests.builders.workers import CPU, options
 
 _DIVISIONS = ("aten::div_", "aten::mul_", "aten::div")
 

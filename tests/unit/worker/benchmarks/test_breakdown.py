@@ -10,9 +10,8 @@ from scalescope.errors import BadInput
 from scalescope.experiment.recordings import breakdown_of
 from scalescope.worker.benchmarks.breakdown import measure
 from scalescope.worker.trace.parts import step_counts
-from tests.unit.analysis.made_results import make_trial
-
-from ..making import CPU, options
+from tests.builders.results import make_trial
+from tests.builders.workers import CPU, options
 
 
 def test_on_the_cpu_it_is_refused() -> None:

@@ -16,7 +16,7 @@ from scalescope.worker.benchmarks import comm
 from scalescope.worker.process.group import Group, join
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.measurements import Measurements
-from tests.unit.experiment.asking import flags
+from tests.builders.requests import flags
 
 CPU = torch.device("cpu")
 

@@ -22,9 +22,8 @@ from scalescope.worker.process.group import Group
 from scalescope.worker.training.feeding import Feed
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.step import Data, Workload
-from tests.unit.analysis.made_results import make_trial
-
-from ..making import options
+from tests.builders.results import make_trial
+from tests.builders.workers import options
 
 
 def _schedule(accumulation: int, batches: int | None, **changes: object) -> StepSchedule:

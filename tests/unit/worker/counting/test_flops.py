@@ -14,8 +14,7 @@ from scalescope.worker.counting.fake_copy import fake_copy
 from scalescope.worker.counting.flops import count_flops_per_sample
 from scalescope.worker.training.step import Data, Workload
 from scalescope.worker.workloads import cnn, mlp
-
-from ..making import CPU, build_context, options
+from tests.builders.workers import CPU, build_context, options
 
 WIDTH = 8
 

@@ -20,9 +20,8 @@ from scalescope.launch.fake import TWO_CORES
 from scalescope.worker.levers import fusion, kernels, memory_format, precision
 from scalescope.worker.training.assembly import build_step, optimizer_factory
 from scalescope.worker.training.step import Data, Step, Workload, plain_step
-from tests.unit.experiment.asking import ask, with_gpus
-
-from ..making import CPU, options
+from tests.builders.requests import ask, with_gpus
+from tests.builders.workers import CPU, options
 
 _STEPS = 4
 

@@ -12,8 +12,7 @@ from scalescope.worker.loading import watch as watching
 from scalescope.worker.loading.watch import LoaderSettings, LoaderWatch
 from scalescope.worker.training.feeding import Feed, Shard, feed
 from scalescope.worker.training.step import Data
-
-from ..making import CPU, input_options
+from tests.builders.workers import CPU, input_options
 
 ALONE = Shard(index=0, count=1)
 SLEEP_S = 0.004

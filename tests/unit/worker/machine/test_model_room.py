@@ -15,7 +15,7 @@ from scalescope.worker.machine.model_room import (
     room_of,
     size_on_meta,
 )
-from tests.unit.analysis.made_results import make_trial
+from tests.builders.results import make_trial
 
 LINEAR_BYTES = 4 * (100 * 100 + 100)
 

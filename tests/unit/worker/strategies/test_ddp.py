@@ -11,8 +11,7 @@ from scalescope.catalog.benchmarks.memory import WARMUP_STEPS
 from scalescope.catalog.strategies.ddp import Ddp
 from scalescope.worker.strategies.ddp import wrap
 from scalescope.worker.training.step import Data, Step, Workload
-
-from ..making import CPU, options
+from tests.builders.workers import CPU, options
 
 
 @pytest.fixture

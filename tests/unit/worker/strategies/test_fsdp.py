@@ -9,8 +9,7 @@ from torch import nn
 from scalescope.catalog.strategies.fsdp import Fsdp
 from scalescope.worker.strategies import fsdp
 from scalescope.worker.training.step import Data, Workload
-
-from ..making import CPU, options
+from tests.builders.workers import CPU, options
 
 
 @pytest.mark.parametrize("asked", [None, True, False])

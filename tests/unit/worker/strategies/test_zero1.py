@@ -10,8 +10,7 @@ from torch import nn
 
 from scalescope.worker.training.optimizers import GivenOptimizer, OptimizerRebuild, named_groups
 from scalescope.worker.training.step import Data, OwnStep, Workload
-
-from ..making import CPU, options
+from tests.builders.workers import CPU, options
 
 
 @pytest.fixture

@@ -18,9 +18,8 @@ from scalescope.worker.training.feeding import Feed
 from scalescope.worker.training.own_step import whole_step
 from scalescope.worker.training.pacing import Pace, PacedModel
 from scalescope.worker.training.step import Data, OwnStep, Step, Workload, plain_step, run_steps
-from tests.unit.analysis.made_results import make_trial
-
-from ..making import CPU
+from tests.builders.results import make_trial
+from tests.builders.workers import CPU
 
 BATCH = torch.ones(4, 3), torch.zeros(4, dtype=torch.long)
 PARTS = ("input_s", "forward_s", "backward_s", "optimizer_s", "rest_s", "step_s")

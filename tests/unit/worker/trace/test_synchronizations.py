@@ -11,8 +11,7 @@ import torch
 import scalescope
 from scalescope.worker.trace import synchronizations
 from scalescope.worker.trace.synchronizations import Synchronizations, located_synchronizations
-
-from ..making import CPU
+from tests.builders.workers import CPU
 
 TORCH = str(Path(torch.__file__).parent / "nn" / "module.py")
 MEASURING = str(Path(scalescope.__file__).parent / "worker" / "training" / "step.py")

@@ -11,9 +11,8 @@ from scalescope.worker.machine.timing import CpuClock
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_step, build_workload
 from scalescope.worker.training.step import Data, Workload, run_steps
-from tests.unit.analysis.made_results import make_trial
-
-from ..making import CPU
+from tests.builders.results import make_trial
+from tests.builders.workers import CPU
 
 
 class Alone:

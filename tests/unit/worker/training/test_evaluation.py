@@ -9,7 +9,7 @@ from scalescope.worker.text.encoding import ClassifiedTexts, ContinuedTexts
 from scalescope.worker.training.evaluation import Evaluation
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.step import Data, Workload
-from tests.unit.analysis.made_results import make_trial
+from tests.builders.results import make_trial
 
 CPU = torch.device("cpu")
 

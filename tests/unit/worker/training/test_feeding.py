@@ -27,9 +27,8 @@ from scalescope.worker.training.feeding import (
     preloaded,
 )
 from scalescope.worker.training.step import Data
+from tests.builders.workers import CPU, input_options
 from tests.speed import patience
-
-from ..making import CPU, input_options
 
 
 def texts(count: int) -> Data:

@@ -13,8 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from scalescope.errors import BadInput
 from scalescope.worker.training.feeding import to_device
 from scalescope.worker.training.step import Batch, Data, batch_size_of
-
-from ..making import CPU, feed_of
+from tests.builders.workers import CPU, feed_of
 
 
 def _made_up(count: int, generator: torch.Generator) -> Batch:

@@ -19,9 +19,8 @@ from scalescope.worker.training.assembly import build_step
 from scalescope.worker.training.optimizers import GivenOptimizer, OptimizerRebuild, named_groups
 from scalescope.worker.training.own_step import arranged, members_of, refuse_parts
 from scalescope.worker.training.step import Batch, Data, OwnStep, Step, StepWindow, Workload, run_steps
-from tests.unit.analysis.made_results import make_trial
-
-from ..making import CPU
+from tests.builders.results import make_trial
+from tests.builders.workers import CPU
 
 LOSS = nn.functional.cross_entropy
 TRIAL = make_trial()

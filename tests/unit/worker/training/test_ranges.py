@@ -12,8 +12,7 @@ from scalescope.results.traces import events as trace
 from scalescope.worker.training.feeding import Feed
 from scalescope.worker.training.ranges import named, ranges_on, step_marks, with_input_range, with_ranges
 from scalescope.worker.training.step import Step
-
-from ..making import CPU
+from tests.builders.workers import CPU
 
 
 def ranges_of(action: Callable[[], object]) -> list[str]:

@@ -24,9 +24,8 @@ from scalescope.worker.training.stand_in import (
     stand_in_for,
 )
 from scalescope.worker.training.step import Data, Workload
-from tests.unit.experiment.asking import ask
-
-from ..making import CPU
+from tests.builders.requests import ask
+from tests.builders.workers import CPU
 
 
 class _Backwards(nn.Module):

@@ -29,8 +29,7 @@ from scalescope.worker.training.step import (
     plain_step,
     run_steps,
 )
-
-from ..making import CPU
+from tests.builders.workers import CPU
 
 
 def _workload() -> Workload:

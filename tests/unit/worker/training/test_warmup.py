@@ -17,8 +17,7 @@ from scalescope.worker.training.warmup import (
     soak,
     typical_step_s,
 )
-
-from ..making import CPU
+from tests.builders.workers import CPU
 
 _CUDA = torch.device("cuda")
 

@@ -11,8 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from scalescope.catalog.workloads.cnn import Cnn
 from scalescope.errors import BadInput
 from scalescope.worker.workloads.cnn import build
-
-from ..making import CPU, build_context, feed_of, options
+from tests.builders.workers import CPU, build_context, feed_of, options
 
 _RESNET_50 = {"depth": 50, "channels": 64, "image_size": 224, "num_classes": 1000}
 # torchvision's counts of parameters at 64 channels and 1000 classes.

@@ -17,8 +17,7 @@ from scalescope.errors import BadInput
 from scalescope.job import Job
 from scalescope.worker.training.step import Workload
 from scalescope.worker.workloads.custom import build
-
-from ..making import CPU, build_context, feed_of
+from tests.builders.workers import CPU, build_context, feed_of
 
 _GOOD = """
 import torch

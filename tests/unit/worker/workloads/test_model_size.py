@@ -9,9 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from scalescope.catalog.cards import card, known_names
 from scalescope.worker.training.assembly import build_workload
 from scalescope.worker.training.step import Workload
-from tests.unit.analysis.made_results import make_trial
-
-from ..making import CPU
+from tests.builders.results import make_trial
+from tests.builders.workers import CPU
 
 CASES: dict[str, list[dict[str, Any]]] = {
     "mlp": [{}, {"input_dim": 30, "hidden_dim": 50, "num_layers": 3, "output_dim": 7}],

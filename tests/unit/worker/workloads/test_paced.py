@@ -7,8 +7,7 @@ from scalescope.catalog.strategies.single import Single
 from scalescope.catalog.workloads.paced import Paced
 from scalescope.worker.strategies.single import wrap
 from scalescope.worker.workloads.paced import build
-
-from ..making import CPU, build_context, feed_of, options
+from tests.builders.workers import CPU, build_context, feed_of, options
 
 _QUICK = {"forward_ms": 0.0, "backward_ms": 0.0, "layers": 3, "layer_mb": 0.5}
 

@@ -14,8 +14,7 @@ from scalescope.analysis.prediction.setup import RankLayout
 from scalescope.analysis.prediction.simulation import simulate
 from scalescope.analysis.prediction.timeline import Fitted, StepTimeline, TimelineEvent
 from scalescope.results.ledger import PredictionKind
-
-from .made_inputs import made_inputs, made_times
+from tests.builders.profiles import made_inputs, made_times
 
 STEP_S = 0.026  # of one rank with 32 samples
 

@@ -6,8 +6,7 @@ import pytest
 
 from scalescope.analysis.prediction.forecasts.forecast import forecast
 from scalescope.analysis.prediction.forecasts.what_if import Change, what_if
-
-from .made_inputs import made_inputs
+from tests.builders.profiles import made_inputs
 
 
 def changes_of(**options: object) -> dict[str, Change]:

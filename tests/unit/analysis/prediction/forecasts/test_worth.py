@@ -7,8 +7,7 @@ import pytest
 from scalescope.analysis.prediction.forecasts.forecast import forecast
 from scalescope.analysis.prediction.forecasts.worth import LEAST_MARGINAL, most_worth, worth_of
 from scalescope.analysis.prediction.prediction import Prediction, Range
-
-from .made_inputs import made_inputs
+from tests.builders.profiles import made_inputs
 
 
 def row(ranks: int, efficiency: float) -> Prediction:

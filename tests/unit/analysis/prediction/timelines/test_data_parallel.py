@@ -11,7 +11,7 @@ from scalescope.analysis.prediction.setup import Setup
 from scalescope.analysis.prediction.timeline import Fitted, StepTimeline
 from scalescope.analysis.prediction.timelines.data_parallel import simulate_data_parallel
 from scalescope.analysis.prediction.timelines.lanes import expected_maximum
-from tests.unit.analysis.prediction.made_profiles import MIB, PerMib, profiles
+from tests.builders.profiles import MIB, PerMib, profiles
 
 PROFILE = RankProfile(
     samples=8,

@@ -11,7 +11,7 @@ from scalescope.analysis.prediction.profile import RankProfile, Unit
 from scalescope.analysis.prediction.setup import Setup
 from scalescope.analysis.prediction.timeline import Fitted, StepTimeline
 from scalescope.analysis.prediction.timelines.fsdp import simulate_fsdp
-from tests.unit.analysis.prediction.made_profiles import MIB, PerMib, profile_of, profiles, unit
+from tests.builders.profiles import MIB, PerMib, profile_of, profiles, unit
 
 SETUP = Setup(world_size=4, strategy="fsdp")
 

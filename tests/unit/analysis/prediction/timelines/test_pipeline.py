@@ -11,7 +11,7 @@ from scalescope.analysis.prediction.setup import RankLayout, Setup
 from scalescope.analysis.prediction.timeline import Fitted, StepTimeline
 from scalescope.analysis.prediction.timelines.pipeline import simulate_pipeline, stages_of
 from scalescope.errors import BadInput
-from tests.unit.analysis.prediction.made_profiles import MIB, PerMib, profile_of, profiles, unit
+from tests.builders.profiles import MIB, PerMib, profile_of, profiles, unit
 
 SCHEDULES = ["gpipe", "1f1b"]
 

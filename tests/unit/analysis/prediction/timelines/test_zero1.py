@@ -10,7 +10,7 @@ from scalescope.analysis.prediction.setup import Setup
 from scalescope.analysis.prediction.timeline import Fitted
 from scalescope.analysis.prediction.timelines.data_parallel import simulate_data_parallel
 from scalescope.analysis.prediction.timelines.zero1 import largest_share, simulate_zero1
-from tests.unit.analysis.prediction.made_profiles import MIB, PerMib, profile_of, unit
+from tests.builders.profiles import MIB, PerMib, profile_of, unit
 
 PROFILE = profile_of(*[unit("block", 1.0, 2.0)] * 4, optimizer_s=2.0)
 SETUP = Setup(world_size=2, strategy="zero1", bucket_cap_mb=1)

@@ -7,7 +7,7 @@ from scalescope.experiment.machine import Gpu
 from scalescope.experiment.trial import Trial
 from scalescope.launch.local.command.environment import command_environment, rank_environments
 from scalescope.launch.local.split_gpu import SplitGpu
-from tests.unit.launch.command_launches import command_trial
+from tests.builders.commands import command_trial
 
 
 class _Split:

@@ -8,7 +8,7 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.trial import Trial
 from scalescope.launch.simulated.cluster.model import ClusterModel
 from scalescope.launch.simulated.cluster.truth import LossTruth, truth_of
-from tests.unit.experiment.asking import ask
+from tests.builders.requests import ask
 
 PLAIN: dict[str, Any] = {"fixed_s": 0.02, "per_sample_s": 0.001, "buckets": 1}
 

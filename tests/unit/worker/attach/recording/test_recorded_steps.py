@@ -24,7 +24,7 @@ from scalescope.worker.trace.recorder import torch_profiler
 from scalescope.worker.trace.synchronizations import Synchronizations
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.ranges import ranges_on
-from tests.unit.analysis.made_commands import make_command
+from tests.builders.commands import make_command
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 COMMAND = make_command(window=1.0)

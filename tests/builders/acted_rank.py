@@ -1,6 +1,6 @@
 """A rank without torch: it takes its steps, reports its stage, waits for its peers, and has its fault.
 
-Run as `python -m tests.unit.launch.acted_rank RANK RANKS FOLDER`: it starts in a tenth of a second.
+Run as `python -m tests.builders.acted_rank RANK RANKS FOLDER`: it starts in a tenth of a second.
 """
 
 import json

@@ -8,7 +8,7 @@ from typing import Any
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.results.run import Run
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 PROFILE = {
     "profile/input_s": 1.0,

@@ -1,6 +1,6 @@
 """A zygote without torch whose ranks do nothing but end: it starts in a tenth of a second.
 
-Run as `python -m tests.unit.launch.acted_zygote`. A rank exits with the code in its variable
+Run as `python -m tests.builders.acted_zygote`. A rank exits with the code in its variable
 EXIT_CODE, or waits for ever where there is none.
 """
 

@@ -7,9 +7,8 @@ from typing import Any
 from scalescope.analysis.training.activity import LongStep, RankActivity, RankWork
 from scalescope.analysis.training.recording import ReplayedStep, StepRecording
 from scalescope.diagnose.step_facts import StepFacts
-from tests.unit.analysis.made_results import make_configuration, make_trial
-
-from ..made_facts import ON_GPUS
+from tests.builders.facts import ON_GPUS
+from tests.builders.results import make_configuration, make_trial
 
 STEP_S = 0.1
 STEPS = 100

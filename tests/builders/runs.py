@@ -11,8 +11,8 @@ from scalescope.launch.launcher import Outcome
 from scalescope.results.result import RankRecord
 from scalescope.results.run_folder import RunFolder
 from scalescope.studies.request import Request
+from tests.builders.studies import comm, memory, scale, train, tune
 from tests.pipeline.recording import RecordingWatcher, ask
-from tests.verbs import comm, memory, scale, train, tune
 
 MODEL = CostModel(
     fixed_s=0.010,

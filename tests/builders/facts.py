@@ -17,7 +17,7 @@ from scalescope.diagnose.finding import Abstention, Finding
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.results.run import Run
-from tests.unit.analysis.made_results import make_configuration, make_result, make_trial
+from tests.builders.results import make_configuration, make_result, make_trial
 
 Times = Mapping[str, Estimate | float | None]
 ON_GPUS = {"device": "cuda", "backend": "nccl"}

@@ -5,7 +5,7 @@ from typing import Any
 
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
-from tests.unit.analysis.made_results import make_result, make_trial
+from tests.builders.results import make_result, make_trial
 
 ONE_RANK, TWO_RANKS = (make_trial(world_size=ranks, strategy="ddp") for ranks in (1, 2))
 SILENT = make_trial(world_size=2, strategy="ddp", without_communication=True)

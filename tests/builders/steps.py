@@ -1,4 +1,4 @@
-"""StepFacts made up for rules: a step of known length, and what is known about it."""
+"""Step waterfalls whose every part is known."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,67 @@ from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.training.activity import RankActivity
 from scalescope.analysis.training.loading import LoaderFacts
 from scalescope.analysis.training.recording import StepRecording
-from scalescope.analysis.training.step_waterfall import StepTerm, StepWaterfall, TermSource
+from scalescope.analysis.training.step_waterfall import (
+    BACKWARD,
+    COPIES,
+    FORWARD,
+    IDLE_SYNC,
+    OPTIMIZER,
+    StepTerm,
+    StepWaterfall,
+    TermSource,
+)
 from scalescope.diagnose.step_facts import StepFacts, step_facts_of
+from scalescope.experiment.trial import Trial
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.result import Result
 from scalescope.results.run import Run
-from tests.unit.analysis.made_results import make_configuration, make_trial
+from tests.builders.results import make_configuration, make_trial
 
-from .made_facts import ON_GPUS
+WAITING_MS = {FORWARD: 0.5, BACKWARD: 1.0, OPTIMIZER: 0.2, COPIES: 0.0, IDLE_SYNC: 9.8}
 
-__all__ = ["ON_GPUS"]
+
+def make_step(
+    trial: Trial, parts_ms: Mapping[str, float], *, ideal_ms: float | None = None, **more: Any
+) -> StepWaterfall:
+    """A step that consists of these parts, each ± 10 %."""
+    return StepWaterfall(
+        trial=trial,
+        step_s=sum(parts_ms.values()) / 1e3,
+        ideal_s=None if ideal_ms is None else ideal_ms / 1e3,
+        terms=tuple(
+            StepTerm(name=name, time_s=Estimate(ms / 1e3, 0.9 * ms / 1e3, 1.1 * ms / 1e3), source="trace")
+            for name, ms in parts_ms.items()
+        ),
+        **more,
+    )
+
+
+def make_facts(
+    parts_ms: Mapping[str, float] | None = None, *, ideal_ms: float | None = None, **settings: Any
+) -> StepFacts:
+    """One configuration; without parts, what its step consists of is unknown."""
+    trial = make_trial(**{"strategy": "single", **settings})
+    step = None if parts_ms is None else make_step(trial, parts_ms, ideal_ms=ideal_ms)
+    return StepFacts(
+        path=Path("run"),
+        varied=(),
+        strategies=(),
+        configuration=make_configuration(trial, 0.010 if step is None else step.step_s),
+        waterfall=step,
+    )
+
+
+def halves_of(configuration: Configuration, *_: object, **__: object) -> StepWaterfall:
+    """In place of what a trace or a clock tells: half of every step is forward, half waits after a
+    synchronization, and a tenth would be the ideal."""
+    step_ms = configuration.step_time_s.value * 1e3
+    parts_ms = {FORWARD: step_ms / 2, IDLE_SYNC: step_ms / 2}
+    return make_step(configuration.trial, parts_ms, ideal_ms=step_ms / 10)
+
+
+# ---- StepFacts made up for rules: a step of known length, and what is known about it
+
 STEP_S = 0.1
 
 
