@@ -10,10 +10,10 @@ TEST_PROCESSES ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run test reliability frameworks check pins format clean
+.PHONY: help run test test-all test-more reliability frameworks check pins format clean
 
 help: ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
 
 # The stamp is newer than what it was made from, so nothing is installed twice.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -26,8 +26,18 @@ run: $(VENV)/.installed ## set up what is missing and run the main job on this m
 	$(BIN)/scalescope run
 
 # Tests start some hundred processes: where compiled modules are not kept, all of them compile the source again.
-test: $(VENV)/.installed ## set up what is missing and run all tests
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadscope --no-loadscope-reorder
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadscope \
+	--no-loadscope-reorder $(if $(SHUFFLE),--shuffle=$(SHUFFLE))
+
+test: $(VENV)/.installed ## set up what is missing and run the tests, in minutes
+	$(PYTEST) -m 'not thorough and not frameworks'
+
+test-all: $(VENV)/.installed ## run all tests: SLURM, namespaces, browser, LaTeX and every fault too
+	$(PYTEST) -m 'not frameworks'
+
+# What test-all adds to test, for whoever has run that already.
+test-more: $(VENV)/.installed
+	$(PYTEST) -m 'thorough and not frameworks'
 
 reliability: $(VENV)/.installed ## run the tests of faults and write what they saw to docs/reliability.md
 	$(BIN)/python -m pytest -q -m fault tests --reliability docs/reliability.md
@@ -42,6 +52,7 @@ check: $(VENV)/.installed ## format, lint, types, layers and tests: what CI runs
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MAKE) test
+	$(MAKE) test-more
 
 pins: $(VENV)/.installed ## rewrite constraints-hashed.txt and docs/sbom.cdx.json after constraints.txt changed
 	$(BIN)/python tools/hashed_constraints.py

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import os
+import random
 import resource
 import shutil
 import subprocess
@@ -107,10 +108,18 @@ def _inherited() -> dict[str, object]:
 # would still be at it when the others have nothing left to do.
 _LONGEST_FIRST = ("slurm", "faults", "gloo", "netns", "browser", "pipeline", "latex")
 _LONG_FILES = ("test_levers.py", "test_strategies.py", "test_drawing.py")
+# Real processes, real time: of these folders, `make test` has only what is marked `basic`.
+_THOROUGH = ("slurm", "faults", "gloo", "netns", "browser", "latex", "commands", "gpu")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--reliability", metavar="FILE", help="write what tests/faults saw, as a page")
+    parser.addoption("--shuffle", metavar="SEED", help="run files, and tests in them, in a random order")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    seed = config.getoption("--shuffle")
+    return None if seed is None else f"random order: --shuffle={seed}"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -136,11 +145,25 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that need what is not here are skipped; several processes get them in the order of their time."""
     _skip_what_cannot_run(items)
-    if hasattr(config, "workerinput"):
+    for item in items:
+        if _folder_of(item.path) in _THOROUGH and not item.get_closest_marker("basic"):
+            item.add_marker("thorough")
+    if (seed := config.getoption("--shuffle")) is not None:
+        _shuffle(items, random.Random(seed))
+    elif hasattr(config, "workerinput"):
         items.sort(key=lambda item: _rank_of(item.path))
+
+
+def _shuffle(items: list[pytest.Item], order: random.Random) -> None:
+    """Files in a random order, and the tests in each; a file stays together: its tests share fixtures."""
+    files = sorted({item.path for item in items})
+    order.shuffle(files)
+    order.shuffle(items)
+    items.sort(key=lambda item: files.index(item.path))
 
 
 class ByFile(LoadScopeScheduling):

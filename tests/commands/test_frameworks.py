@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.gloo, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.frameworks, pytest.mark.gloo, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"

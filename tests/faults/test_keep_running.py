@@ -10,7 +10,7 @@ from tests.faults.conftest import Seen
 from tests.faults.keep_running_cases import CASES, Case, run
 from tests.speed import patience
 
-pytestmark = [pytest.mark.gloo, pytest.mark.slow]
+pytestmark = [pytest.mark.gloo]
 _TESTED = ("run folder removed", "disk full", "setuid", "clocks frozen", "hostile batch", "SIGTERM", "Ctrl-C")
 
 

@@ -16,7 +16,6 @@ from tests.speed import patience
 
 pytestmark = [
     pytest.mark.gloo,
-    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="overlays and Landlock are Linux's"),
 ]
 

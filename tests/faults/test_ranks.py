@@ -249,7 +249,6 @@ def test_wrong_training_is_invalid(run_here: RunsHere, seen: Seen, fault: str) -
 
 
 @pytest.mark.fault(6, 14)
-@pytest.mark.slow
 def test_ranks_started_fresh_fail_the_same_way(run_here: RunsHere) -> None:
     expected = {
         "stop@0:5": (("hang", 0, 5), "stopped"),

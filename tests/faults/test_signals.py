@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,7 +15,6 @@ from tests.conftest import TINY
 from tests.faults.conftest import Seen
 from tests.gloo.conftest import Start
 from tests.gloo.real_runs import FinishedRun, RunsHere, StartedRun, read_results
-from tests.speed import patience
 
 pytestmark = pytest.mark.gloo
 
@@ -68,36 +66,18 @@ def _clean_end(finished: FinishedRun, number: signal.Signals, finished_before: i
     return f"{number.name}: code {finished.returncode}, one line, {len(done)} launches kept"
 
 
-@pytest.mark.fault(15)
-def test_ctrl_c_ends_the_run_cleanly(start: Start, measured: Path, tmp_path: Path, seen: Seen) -> None:
-    seen(_assert_ends_cleanly(_go_on(start, measured, tmp_path / "run"), signal.SIGINT, 2))
-
-
-@pytest.mark.fault(16)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
-def test_other_signals_end_the_run_cleanly(
-    run_here: RunsHere, measured: Path, tmp_path: Path, seen: Seen, number: signal.Signals
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.fault(15), id="SIGINT"),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.fault(16), id="SIGTERM"),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.fault(16), id="SIGHUP"),
+    ],
+)
+def test_a_signal_ends_the_run_cleanly(
+    start: Start, measured: Path, tmp_path: Path, seen: Seen, number: signal.Signals
 ) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(measured, folder)
-    sent_at: list[float] = []
-    sender = threading.Thread(target=_send_while_training, args=(folder, number, sent_at))
-    sender.start()
-    finished = run_here(*_FLAGS, "--repeats=2", "--resume", folder=str(folder), SCALESCOPE_FAULT=_STUCK)
-    after_s = time.monotonic() - sent_at[0]
-    sender.join()
-    assert run_here.leftovers() == []
-    seen(f"{_clean_end(finished, number, 2)} after {after_s:.1f} s")
-
-
-def _send_while_training(folder: Path, number: signal.Signals, sent_at: list[float]) -> None:
-    """Send a signal to this process once the second launch on two ranks trains, if it is expected."""
-    deadline = time.monotonic() + patience()
-    while not list(folder.glob("ranks/*-1-1.json")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    if signal.getsignal(number) is not signal.SIG_DFL:
-        sent_at.append(time.monotonic())
-        os.kill(os.getpid(), number)
+    seen(_assert_ends_cleanly(_go_on(start, measured, tmp_path / "run"), number, 2))
 
 
 @pytest.mark.fault(17)
@@ -125,7 +105,6 @@ def _finished_launches(results: list[dict[str, Any]]) -> Counter[tuple[str, int]
 
 
 @pytest.mark.fault(15)
-@pytest.mark.slow
 def test_sigint_ends_fresh_ranks_cleanly(start: Start) -> None:
     run = start("train", *TINY, "--env=X=1", SCALESCOPE_FAULT=_STUCK_ALONE)
     _assert_ends_cleanly(run, signal.SIGINT, 0, ranks=1)
@@ -205,7 +184,6 @@ def test_a_killed_run_is_resumed_without_repeating_what_is_done(
 
 
 @pytest.mark.fault(18)
-@pytest.mark.slow
 def test_fresh_ranks_die_with_a_killed_command(start: Start) -> None:
     run = start("train", *TINY, "--env=X=1", SCALESCOPE_FAULT=_STUCK_ALONE)
     run.wait_for_ranks(1)

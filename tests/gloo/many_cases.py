@@ -1,6 +1,6 @@
 """Many cases on the same two processes; every case has an outcome of its own.
 
-The processes are forks of one that has imported torch, which all tests of this process share.
+`python -m tests.gloo.many_cases MODULE:FUNCTION RANK DIRECTORY` is one of them, from the torch server.
 
 Each case joins a process group of its own. Where it fails on one rank, the others lose their connection and
 fail in the same case, and all go on with the next one.
@@ -9,8 +9,10 @@ fail in the same case, and all go on with the next one.
 import contextlib
 import functools
 import gc
+import importlib
 import json
-import multiprocessing
+import subprocess
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
@@ -24,7 +26,7 @@ import pytest
 from tests.speed import patience
 
 RANKS = 2
-_PRELOADED = ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim"]
+_ROOT = Path(__file__).parents[2]
 _GROUP_LIMIT_S = 30.0
 _LIMIT_S = 120.0
 
@@ -48,20 +50,16 @@ class Outcomes:
 
 def run_cases(work: Work, cases: Sequence[str], directory: Path) -> Outcomes:
     """Do `work(case, rank, directory)` for every case on every rank; answers are plain data."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
-    processes = [
-        context.Process(target=_be_rank, args=(work, cases, rank, directory)) for rank in range(RANKS)
-    ]
-    for process in processes:
-        process.start()
+    (directory / "cases.json").write_text(json.dumps(list(cases)))
+    start = [sys.executable, "-m", "tests.gloo.many_cases", f"{work.__module__}:{work.__name__}"]
+    processes = [subprocess.Popen([*start, str(rank), str(directory)], cwd=_ROOT) for rank in range(RANKS)]
     try:
         for process in processes:
-            process.join(timeout=patience(_LIMIT_S))
+            process.wait(patience(_LIMIT_S))
     finally:
         for process in processes:
             process.kill()
-            process.join()
+            process.wait()
     return Outcomes(tuple(_read(directory / f"outcomes-{rank}.jsonl") for rank in range(RANKS)))
 
 
@@ -70,8 +68,12 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     return {outcome["case"]: outcome for outcome in map(json.loads, lines)}
 
 
-def _be_rank(work: Work, cases: Sequence[str], rank: int, directory: Path) -> None:
+def main() -> None:
     """One case after the other; every outcome is on disk before the next case begins."""
+    reference, rank, directory = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    module, _, function = reference.partition(":")
+    work: Work = getattr(importlib.import_module(module), function)
+    cases = json.loads((directory / "cases.json").read_text())
     import torch
     import torch.distributed as dist
 
@@ -107,3 +109,7 @@ def _join(store: Any, rank: int) -> None:
 
     longest = timedelta(seconds=patience(_GROUP_LIMIT_S))
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS, timeout=longest)
+
+
+if __name__ == "__main__":
+    main()

@@ -88,7 +88,8 @@ def _become(request: dict[str, object], descriptors: list[int]) -> None:
     os.environ.update(environment)
     os.chdir(str(request["cwd"]))
     sys.argv = list(words)
-    sys.path.remove(str(Path(__file__).parents[2]))  # where this server was started
+    if not words[0].startswith("tests."):
+        sys.path.remove(str(Path(__file__).parents[2]))  # where this server was started
     try:
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
     except SystemExit as leaving:

@@ -3,7 +3,12 @@
 import os
 import sys
 
-_MODULES = tuple(f"scalescope.worker.process.{name}" for name in ("zygote", "main", "attached"))
+_MODULES = (
+    "scalescope.worker.process.zygote",
+    "scalescope.worker.process.main",
+    "scalescope.worker.process.attached",
+    "tests.gloo.many_cases",
+)
 
 
 def _worker() -> "list[str]":
