@@ -29,6 +29,7 @@ VARIABLE = (
 )
 _SITE = Path(__file__).parent / "site"
 _OWNER = "SCALESCOPE_TEST_OWNER"
+_started: list["subprocess.Popen[bytes]"] = []  # it outlives this process where several share the tests
 
 
 def prepare() -> None:
@@ -73,6 +74,7 @@ def _start() -> None:
             stdout=subprocess.DEVNULL,
             start_new_session=True,
         )
+        _started.append(process)
         deadline = time.monotonic() + patience()
         while not (folder / "socket").exists():
             assert process.poll() is None and time.monotonic() < deadline, "the torch server did not start"
