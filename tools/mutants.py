@@ -11,6 +11,7 @@
 import argparse
 import ast
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -52,6 +53,7 @@ _OPPOSITES: dict[type[ast.AST], type[ast.AST]] = {
     ast.And: ast.Or,
     ast.Or: ast.And,
 }
+_moments = itertools.count(int(time.time()) + 1)
 
 
 @dataclass(frozen=True)
@@ -338,7 +340,7 @@ def _tried(
     began = time.monotonic()
     path = copy / mutant.path
     before = path.read_text()
-    path.write_text(text)
+    _write(path, text)
     sets = [(QUICK, tests)]
     if quick is not None:
         is_quick = [test in quick or test.partition("::")[0] == test for test in tests]
@@ -356,7 +358,14 @@ def _tried(
                     return {"result": result, "by": name, "s": time.monotonic() - began, "tail": tail}
         return {"result": "survived", "s": time.monotonic() - began}
     finally:
-        path.write_text(before)
+        _write(path, before)
+
+
+def _write(path: Path, text: str) -> None:
+    """Compiled modules are found by the second in which their source was written: each text gets its own."""
+    path.write_text(text)
+    moment = next(_moments)
+    os.utime(path, (moment, moment))
 
 
 def _pytest(copy: Path, tree: Path, tests: list[str], limit_s: float) -> tuple[int | None, str]:
@@ -379,7 +388,7 @@ def _pytest(copy: Path, tree: Path, tests: list[str], limit_s: float) -> tuple[i
                 f"@{chosen}",
             ],
             cwd=copy,
-            env={**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": ""},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
