@@ -106,6 +106,7 @@ def test_a_rank_that_hangs_is_named_within_the_stall_limit(start: Start, seen: S
 _JOB = {"SLURM_STEP_NODELIST": "n1", "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_ID": "0"}
 
 
+@pytest.mark.own_torch
 @pytest.mark.fault(18, 48)
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says that a parent was killed")
 @pytest.mark.parametrize("launcher", ["torchrun", "srun"])

@@ -121,6 +121,7 @@ exit $code
 """
 
 
+@pytest.mark.own_torch
 @pytest.mark.gloo
 @pytest.mark.fault(21)
 def test_a_full_disk_keeps_what_was_written(
@@ -141,6 +142,7 @@ def test_a_full_disk_keeps_what_was_written(
     seen(f"code 7: {line.removeprefix('scalescope: ')}; all {len(finished)} finished launches are whole")
 
 
+@pytest.mark.basic
 @pytest.mark.gloo
 @pytest.mark.fault(22)
 def test_a_read_only_folder_is_refused_before_a_launch(
@@ -161,6 +163,7 @@ TMPDIR=$PWD/small exec "$@"
 """
 
 
+@pytest.mark.own_torch
 @pytest.mark.gloo
 @pytest.mark.fault(23)
 def test_the_run_folder_serves_where_nothing_temporary_can_be_written(
@@ -196,6 +199,7 @@ def used(tmp_path: Path) -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
 Used = tuple[str, "subprocess.Popen[str]"]
 
 
+@pytest.mark.basic
 @pytest.mark.gloo
 @pytest.mark.fault(30)
 def test_a_folder_in_use_is_refused(run_here: RunsHere, used: Used, seen: Seen) -> None:

@@ -15,7 +15,12 @@ _TESTED = ("run folder removed", "disk full", "setuid", "clocks frozen", "hostil
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in CASES if case.fault in _TESTED], ids=lambda case: case.fault
+    "case",
+    [
+        pytest.param(case, id=case.fault, marks=[pytest.mark.basic] if case.fault == "SIGTERM" else [])
+        for case in CASES
+        if case.fault in _TESTED
+    ],
 )
 @pytest.mark.fault(52)
 @pytest.mark.fault(53)

@@ -15,7 +15,11 @@ from tests.faults.conftest import Seen
 from tests.gloo.conftest import Start
 from tests.gloo.real_runs import RunsHere, StartedRun
 
-pytestmark = [pytest.mark.gloo, pytest.mark.skipif(sys.platform != "linux", reason="only Linux adopts")]
+pytestmark = [
+    pytest.mark.own_torch,
+    pytest.mark.gloo,
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux adopts"),
+]
 
 _SHORT = (
     "--device=cpu",
@@ -117,6 +121,7 @@ def _wait_for_sleepers(started: StartedRun, before: set[int]) -> None:
     started.wait_until(lambda: len(_sleepers() - before) >= 4, "detached process")
 
 
+@pytest.mark.basic
 @pytest.mark.fault(47, 18)
 def test_a_killed_command_line_leaves_neither_processes_nor_files(
     start: Start, tmp_path: Path, seen: Seen

@@ -57,6 +57,7 @@ os.execv(sys.executable, [sys.executable, "-m", "scalescope", *sys.argv[1:]])
 """
 
 
+@pytest.mark.own_torch
 def test_a_folder_and_a_host_with_latin_1_names(tmp_path: Path, seen: Seen) -> None:
     home = os.fsencode(tmp_path) + b"/caf\xe9"
     os.mkdir(home)

@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("without", "way"),
     [
-        (None, "rotated"),
+        pytest.param(None, "rotated", marks=pytest.mark.basic),
         ("privileges", "folder_replaced"),
         ("namespaces", "replaced"),
         ("namespaces", "linked"),

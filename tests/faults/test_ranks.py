@@ -38,6 +38,7 @@ def _verdict(result: dict[str, Any]) -> tuple[str, int | None, int | None]:
     return result["status"], result["rank"], result["step"]
 
 
+@pytest.mark.basic
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=pytest.mark.fault(row)) for fault, (row, _) in _CRASHES.items()]
 )
@@ -104,6 +105,7 @@ def _hang_text(run: FinishedRun, result: dict[str, Any], and_then: str) -> str:
     return f"code {run.returncode}: {result['reason']} (limit {limit(2.0):.1f} s); {and_then}"
 
 
+@pytest.mark.basic
 @pytest.mark.fault(7)
 def test_a_rank_that_waits_for_ever_is_named(run_here: RunsHere, seen: Seen) -> None:
     run = _run(run_here, "deadlock@1:5", f"--stall-timeout={duration(2)}")
@@ -235,6 +237,7 @@ _WRONG = {
 }
 
 
+@pytest.mark.basic
 @pytest.mark.parametrize(
     "fault", [pytest.param(fault, marks=pytest.mark.fault(row)) for fault, (row, *_) in _WRONG.items()]
 )
@@ -248,6 +251,7 @@ def test_wrong_training_is_invalid(run_here: RunsHere, seen: Seen, fault: str) -
     seen(f"code {run.returncode}, {result['status']}: {result['reason']}")
 
 
+@pytest.mark.own_torch
 @pytest.mark.fault(6, 14)
 def test_ranks_started_fresh_fail_the_same_way(run_here: RunsHere) -> None:
     expected = {

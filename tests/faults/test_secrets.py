@@ -82,6 +82,7 @@ def _holding_while_running(run: StartedRun, *roots: Path) -> set[str]:
     return holding
 
 
+@pytest.mark.basic
 @pytest.mark.fault(49)
 def test_secrets_are_in_no_file_and_reach_the_ranks(start: Start, tmp_path: Path, seen: Seen) -> None:
     digest = hashlib.sha256(_GIVEN["API_KEY"].encode()).hexdigest()

@@ -10,7 +10,7 @@ from tests.faults.conftest import WITH_OWN_MOUNTS, Seen
 from tests.gloo.conftest import Start
 from tests.gloo.real_runs import SCALESCOPE, read_results
 
-pytestmark = pytest.mark.gloo
+pytestmark = [pytest.mark.gloo, pytest.mark.own_torch]
 
 _WITH_SMALL_MEMORY = """
 mount -t tmpfs -o "$1" tmpfs /dev/shm || exit 99

@@ -69,7 +69,7 @@ def _clean_end(finished: FinishedRun, number: signal.Signals, finished_before: i
 @pytest.mark.parametrize(
     "number",
     [
-        pytest.param(signal.SIGINT, marks=pytest.mark.fault(15), id="SIGINT"),
+        pytest.param(signal.SIGINT, marks=[pytest.mark.fault(15), pytest.mark.basic], id="SIGINT"),
         pytest.param(signal.SIGTERM, marks=pytest.mark.fault(16), id="SIGTERM"),
         pytest.param(signal.SIGHUP, marks=pytest.mark.fault(16), id="SIGHUP"),
     ],
@@ -139,6 +139,7 @@ def _is_deaf(pid: int) -> bool:
     return False
 
 
+@pytest.mark.own_torch
 @pytest.mark.fault(15)
 def test_a_signal_while_torch_starts(start: Start) -> None:
     run = start("train", *TINY)
@@ -152,6 +153,7 @@ def test_a_signal_while_torch_starts(start: Start) -> None:
     assert not run.folder.exists()
 
 
+@pytest.mark.basic
 @pytest.mark.fault(18, 19)
 def test_a_killed_run_is_resumed_without_repeating_what_is_done(
     start: Start, run_here: RunsHere, seen: Seen
@@ -183,6 +185,7 @@ def test_a_killed_run_is_resumed_without_repeating_what_is_done(
     )
 
 
+@pytest.mark.own_torch
 @pytest.mark.fault(18)
 def test_fresh_ranks_die_with_a_killed_command(start: Start) -> None:
     run = start("train", *TINY, "--env=X=1", SCALESCOPE_FAULT=_STUCK_ALONE)

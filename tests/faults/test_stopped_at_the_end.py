@@ -121,6 +121,7 @@ def _stop(run: StartedRun, which: Callable[[StartedRun], int | None]) -> None:
     os.kill(pid, signal.SIGSTOP)
 
 
+@pytest.mark.own_torch
 def test_a_zygote_that_stops_while_ranks_measure_costs_no_launch(start: Start, seen: Seen) -> None:
     flags = ("--world-size=2", "--window=1.5s", "--repeats=2", "--no-breakdown")
     steps = [flag for flag in TINY if not flag.startswith("--steps")]
@@ -134,6 +135,7 @@ def test_a_zygote_that_stops_while_ranks_measure_costs_no_launch(start: Start, s
     seen("both launches ok, the zygote replaced between them")
 
 
+@pytest.mark.own_torch
 def test_a_zygote_that_stops_while_torch_is_loaded_ends_the_command(start: Start, seen: Seen) -> None:
     run = start("train", *TINY, f"--init-timeout={duration(1)}")
     _stop(run, _zygote_of)
@@ -145,6 +147,7 @@ def test_a_zygote_that_stops_while_torch_is_loaded_ends_the_command(start: Start
     seen("stopped while torch is loaded: one line and code 3 after --init-timeout")
 
 
+@pytest.mark.own_torch
 def test_a_guard_that_stops_holds_nothing(start: Start, seen: Seen) -> None:
     """It may stop before it has started anything, or after: a run ends in either case."""
     run = start("train", *TINY, f"--init-timeout={duration(5)}")

@@ -61,6 +61,7 @@ def _status(folder: Path) -> list[str]:
     return [result["status"] for result in read_results(folder)]
 
 
+@pytest.mark.own_torch
 def test_files_named_like_installed_modules_are_not_imported(
     start: Start, installed: tuple[str, ...], seen: Seen
 ) -> None:
@@ -72,6 +73,7 @@ def test_files_named_like_installed_modules_are_not_imported(
     seen("ignored by the command, its zygote, fresh and attached ranks")
 
 
+@pytest.mark.own_torch
 def test_the_command_as_a_module_does_not_import_them_either(cli: Cli, shadowed: Path) -> None:
     """`python -m` puts the working folder first; a package scalescope there is what it runs then."""
     run = cli("list")
@@ -91,6 +93,7 @@ def test_a_working_folder_that_was_removed(tmp_path: Path, seen: Seen) -> None:
     seen("a working folder that was removed: no traceback")
 
 
+@pytest.mark.own_torch
 def test_attached_ranks_do_not_import_them_either(start: Start, installed: tuple[str, ...]) -> None:
     leader, _ = [
         run.finish()
@@ -100,6 +103,7 @@ def test_attached_ranks_do_not_import_them_either(start: Start, installed: tuple
     assert _status(leader.folder) == ["ok"]
 
 
+@pytest.mark.own_torch
 def test_a_workload_finds_its_helpers(start: Start, shadowed: Path) -> None:
     (shadowed / "jobs").mkdir()
     (shadowed / "jobs" / "mine.py").write_text(_WORKLOAD)

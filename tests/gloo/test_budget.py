@@ -25,6 +25,7 @@ def _scalescope(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]"
     )
 
 
+@pytest.mark.basic
 def test_the_budget_ends_a_launch_and_resume_repeats_it(start: Start, tmp_path: Path) -> None:
     for seconds in (12, 48, 192):  # on a busy machine loading torch alone may take the first
         run = start(

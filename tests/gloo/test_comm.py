@@ -62,6 +62,7 @@ def _rows_of(text: str) -> set[tuple[str, int | None, str, int, bool, int]]:
     }
 
 
+@pytest.mark.basic
 def test_every_collective_is_measured_shown_and_stored(run_here: RunsHere, tmp_path: Path) -> None:
     run = run_here(*_COMM, "--world-size=2", "-e", "64K", f"--json-nccl={tmp_path / 'nccl.json'}")
     by_collective = _communication(run)

@@ -8,6 +8,7 @@ import pytest
 from tests.gloo.real_runs import RunsHere
 
 pytestmark = [
+    pytest.mark.own_torch,
     pytest.mark.gloo,
     pytest.mark.skipif(sys.platform != "linux", reason="resident memory and limits need Linux"),
 ]
@@ -15,6 +16,7 @@ pytestmark = [
 WIDE = ["--device=cpu", "--input-dim=65536", "--hidden-dim=32", "--num-layers=2", "--output-dim=4"]
 
 
+@pytest.mark.basic
 def test_the_largest_batch_within_a_limit_is_found(run_here: RunsHere) -> None:
     done = run_here("memory", *WIDE, "--batch-size=8,16", "--memory-limit=256M")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import TINY
 from tests.gloo.conftest import Start
 
-pytestmark = pytest.mark.gloo
+pytestmark = [pytest.mark.gloo, pytest.mark.own_torch]
 
 _LOOP = "while True: pass"
 _WINDOW = ("--window=1s", "--no-repeat-disturbed")

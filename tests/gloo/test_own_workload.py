@@ -233,6 +233,7 @@ def test_workloads_that_train_print_nothing_to_stderr(trained: FinishedRun) -> N
     assert (trained.returncode, trained.stderr) == (0, "")
 
 
+@pytest.mark.basic
 def test_the_example_trains(trained: FinishedRun) -> None:
     example = _result_of(trained, _REFERENCES["example"])
     assert example["ranks"][0]["counters"]["parameters"] == 64 * 256 + 256 + 256 * 10 + 10

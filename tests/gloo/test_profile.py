@@ -35,6 +35,7 @@ def _launches(run: FinishedRun, benchmark: str) -> list[dict[str, Any]]:
     return [result for result in run.results if result["settings"]["benchmark"] == benchmark]
 
 
+@pytest.mark.basic
 def test_two_ranks_leave_two_traces_in_which_every_step_communicates(busy: FinishedRun) -> None:
     files = _profile_of(busy)["files"]
     assert sorted(files) == ["0", "1"]
@@ -69,6 +70,7 @@ def test_the_folder_of_the_traces_is_shown(busy: FinishedRun) -> None:
     assert f"Traces: {busy.folder.name}/traces" in busy.stdout
 
 
+@pytest.mark.basic
 def test_the_trace_and_ddps_own_counters_agree(busy: FinishedRun) -> None:
     profile = _profile_of(busy)
     assert 0 <= profile["overlap"] <= 1

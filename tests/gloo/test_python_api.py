@@ -61,6 +61,7 @@ def script(tmp_path: Path) -> Iterator[Script]:
         run.clean_up()
 
 
+@pytest.mark.basic
 def test_a_script_measures_its_own_function(script: Script) -> None:
     run = script(_GUARDED)
     finished = run.finish(240)

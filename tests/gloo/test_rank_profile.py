@@ -131,6 +131,7 @@ def test_counted_steps_are_not_profiled(run_here: RunsHere) -> None:
     assert profiles_of(load_run(folder)) == ()
 
 
+@pytest.mark.basic
 def test_a_command_on_one_rank_has_a_profile(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(_COMMAND)
     done = cli("train", *_FLAGS, "--output-dir=run", "--", sys.executable, "train.py", within_s=300)

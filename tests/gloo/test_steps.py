@@ -73,6 +73,7 @@ def test_ranks_of_one_host_meet_without_a_port(start: Start) -> None:
     assert not meeting.exists()
 
 
+@pytest.mark.basic
 def test_one_host_stores_the_same_as_any_run(start: Start) -> None:
     first, second = step(start, "here", "train", *TINY, step_id=1)
     finished = first.finish()

@@ -249,6 +249,7 @@ def test_every_rank_of_a_pipeline_knows_the_loss(case: Case, answers: Answers) -
         assert answer["losses"] == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.basic
 def test_train_with_every_strategy_on_two_ranks(run_here: RunsHere) -> None:
     run = run_here("train", *_SMALL, "--world-size=2", f"--strategy={','.join(_NEW)}")
     assert run.returncode == 0, run.stdout + run.stderr

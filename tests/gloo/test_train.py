@@ -64,6 +64,7 @@ def _assert_summary_file(run: FinishedRun, result: dict[str, Any]) -> None:
     assert training["samples_per_s"] == pytest.approx(40 / longest)
 
 
+@pytest.mark.basic
 def test_train_on_two_ranks(start: Start) -> None:
     _assert_summary_of_two_ranks(start("train", *TINY, "--world-size=2").finish())
 
@@ -91,6 +92,7 @@ def _assert_telemetry_as_of_local_ranks(run: FinishedRun) -> None:
     assert training["model_flops_per_s"] > 0.0
 
 
+@pytest.mark.basic
 def test_two_ranks_train_like_one_that_averages_gradients(run_here: RunsHere) -> None:
     run = run_here("train", *TINY, "--world-size=2", "--repeats=2")
     assert run.returncode == 0
@@ -137,6 +139,7 @@ def _losses_of_averaged_training(steps: int) -> list[list[float]]:
     return losses
 
 
+@pytest.mark.basic
 def test_scale_measures_weak_scaling_and_explains_it(run_here: RunsHere) -> None:
     flags = ("--world-size=1,2", "--batch-size=4,8", "--repeats=1")
     run = run_here("scale", *_NO_BATCH, *flags)

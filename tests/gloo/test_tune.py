@@ -35,6 +35,7 @@ def test_tune_on_attached_ranks_launches_everything_once_and_judges_nothing(star
     assert {row["launches"] for row in finished.summary["results"]["training"]} == {1}
 
 
+@pytest.mark.basic
 def test_a_search_with_real_ranks_measures_the_baseline_first_and_answers(start: Start) -> None:
     """Whatever the machine is like: what is fastest here is not the question."""
     run = start(

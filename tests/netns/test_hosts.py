@@ -14,7 +14,7 @@ from tests.conftest import TINY
 from tests.gloo.conftest import Start
 from tests.gloo.real_runs import SCALESCOPE
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.own_torch]
 
 _HOSTS = ("hosta", "hostb")
 _THREE = (*_HOSTS, "hostc")

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import TINY, clean_environment
 from tests.speed import patience
 
-pytestmark = pytest.mark.netns
+pytestmark = [pytest.mark.netns, pytest.mark.own_torch]
 
 # Starts the command, and collects the addresses that anything in the namespace listens on meanwhile.
 _WATCHER = """
