@@ -170,7 +170,7 @@ class RunsHere:
         self._meter = LoadMeter(proc=directory / "no proc")
         self._mark = uuid.uuid4().hex
         self._numbers = itertools.count()
-        with contextlib.chdir(directory), self._environment({}):
+        with contextlib.chdir(directory), torch_server.used(), self._environment({}):
             self._zygote = _LastingZygote()
         self._kept = self._processes()
         for pid in self._kept if priority else ():
@@ -217,8 +217,7 @@ class RunsHere:
                 os.kill(pid, signal.SIGKILL)
 
     def _environment(self, extra: dict[str, str]) -> "contextlib.AbstractContextManager[Any]":
-        marked = clean_environment(**torch_server.variables(), **extra, **{MARK: self._mark})
-        return mock.patch.dict(os.environ, marked, clear=True)
+        return mock.patch.dict(os.environ, clean_environment(**extra, **{MARK: self._mark}), clear=True)
 
     def _processes(self) -> list[int]:
         return _marked(self._mark)
