@@ -162,7 +162,7 @@ def test_a_killed_command_line_ends_what_a_training_command_has_detached(
     script = tmp_path / "train_me.py"
     script.write_text(_COMMAND)
     processes = _sleepers()
-    flags = ("--device=cpu", "--world-size=1", "--window=300s", "--output-dir=run")
+    flags = ("--device=cpu", "--world-size=1", "--window=300s")
     started = start("train", *flags, "--", sys.executable, "train_me.py")
     started.wait_until(lambda: len(_sleepers() - processes) >= 2, "detached process")
     started.send(signal.SIGKILL)

@@ -26,8 +26,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def begin(
         *arguments: str, folder: str = "run", command: tuple[str, ...] = SCALESCOPE, **extra: str
     ) -> StartedRun:
-        whole = (*command, *arguments, f"--output-dir={folder}")
-        started.append(StartedRun(whole, tmp_path, tmp_path / folder, extra))
+        whole = [*command, *arguments]
+        whole.insert(whole.index("--") if "--" in whole else len(whole), f"--output-dir={folder}")
+        started.append(StartedRun(tuple(whole), tmp_path, tmp_path / folder, extra))
         return started[-1]
 
     yield begin

@@ -27,7 +27,7 @@ def _scalescope(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]"
 
 @pytest.mark.basic
 def test_the_budget_ends_a_launch_and_resume_repeats_it(start: Start, tmp_path: Path) -> None:
-    for seconds in (12, 48, 192):  # on a busy machine loading torch alone may take the first
+    for seconds in (5, 20, 80, 200):  # on a busy machine starting alone may take the first
         run = start(
             "train",
             *TINY,

@@ -7,10 +7,8 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from tests.conftest import clean_environment
 from tests.gloo.real_runs import reset_signal_handlers
 from tests.speed import duration, patience
 
-pytestmark = pytest.mark.gloo
+pytestmark = [pytest.mark.gloo, pytest.mark.own_torch]
 
 _NOBODY = 65534
 _AS_NOBODY = ("setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups")
@@ -196,16 +194,6 @@ def test_dictionaries_from_scaling_to_advice_report_comparison_and_list(user: Us
     explained = user.run("explain", str(first))
     assert "2 ranks" in explained.stdout
 
-    advised = [
-        advice["command"] for finding in summary["results"]["findings"] for advice in finding["advice"]
-    ]
-    tuning = next((command for command in advised if " tune " in command), None)
-    if tuning is not None:  # which advice there is depends on the machine
-        program, *words = shlex.split(tuning)
-        assert program == "scalescope"
-        flags = (f"--budget={duration(40)}", "--repeats=2", *_SHORT[1:])
-        user.run(*words, *flags, folder=user.home, codes=(0, 3))  # on a busy machine no launch may finish
-
     written = user.run("report", str(first))
     assert (first / "report.html").is_file()
     assert "report.html" in written.stdout
@@ -237,24 +225,6 @@ def test_triples_stopped_by_a_budget_are_resumed_from_another_folder(user: User)
     wanted = max(launches) + 2  # one more than there are, at most
     user.run("resume", str(folder), f"--budget={duration(120)}", f"--repeats={wanted}", folder=user.home)
     assert len(records_of(folder)) > len(launches)
-    assert json.loads((folder / "run.json").read_text())["end"]["why"] == "finished"
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_what_a_signal_stopped_is_resumed(user: User, number: signal.Signals) -> None:
-    before = set(user.run_folders())
-    flags = ("train", "--workload=triples.py:build", "--world-size=1", "--repeats=500", *_SHORT)
-    with user.start(*flags) as process:
-        deadline = time.monotonic() + patience()
-        while not [path for path in set(user.run_folders()) - before if (path / "trials.jsonl").exists()]:
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.1)
-        process.send_signal(number)
-        process.communicate(timeout=patience(30))
-    (folder,) = set(user.run_folders()) - before
-    made = len((folder / "trials.jsonl").read_text().splitlines())
-    user.run("resume", str(folder), "--repeats=2")
-    assert len((folder / "trials.jsonl").read_text().splitlines()) >= made
     assert json.loads((folder / "run.json").read_text())["end"]["why"] == "finished"
 
 

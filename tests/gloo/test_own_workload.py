@@ -33,6 +33,11 @@ _MISUSES = {
         "    return nn.Linear(2, 2), [(torch.zeros(2), torch.zeros(2))] * 8, nn.functional.mse_loss",
         f"line {_LINE + 2}: called sys.exit(0)",
     ),
+    "too_large": (
+        "def build():\n    model = nn.Sequential(*(nn.Linear(100_000, 100_000) for _ in range(1000)))\n"
+        "    return model, [(torch.zeros(1), torch.zeros(1))] * 8, nn.functional.mse_loss",
+        f"line {_LINE + 1}: ModelTooLarge: the model has at least 37253",
+    ),
     "other_batch": (
         "class Ready:\n    def __iter__(self):\n        yield torch.zeros(3, 2), torch.zeros(3, 2)\n"
         "def build():\n    return nn.Linear(2, 2), Ready(), nn.functional.mse_loss",
