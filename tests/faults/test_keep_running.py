@@ -11,7 +11,7 @@ from tests.faults.keep_running_cases import CASES, Case, run
 from tests.speed import patience
 
 pytestmark = [pytest.mark.gloo]
-_TESTED = ("run folder removed", "disk full", "setuid", "clocks frozen", "hostile batch", "SIGTERM", "Ctrl-C")
+_TESTED = ("run folder removed", "disk full", "setuid", "clocks frozen", "SIGTERM")
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def _statuses(finished: FinishedRun) -> set[str]:
 
 
 def _on_one_node(commands: Commands) -> FinishedRun:
-    flags = ("--world-size=1,2", "--repeats=2", "--tasks-per-node=2", "--no-waterfall")
+    flags = ("--world-size=1,2", "--repeats=1", "--tasks-per-node=2", "--no-waterfall")
     command = (*_TORCHRUN, "--nproc-per-node={world_size}", f"{_SCRIPTS}/plain_ddp.py")
     return _finished(commands, "scale", *_SHORT, *flags, "--", *command)
 
@@ -56,7 +56,7 @@ def test_a_command_on_one_node_is_launched_anew_by_every_part_of_the_job(outcome
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     assert _statuses(outcome) == {"ok"}
     launches = {(result["settings"]["world_size"], result["launch"]) for result in outcome.results}
-    assert launches == {(world, launch) for world in (1, 2) for launch in (0, 1)}
+    assert launches == {(1, 0), (2, 0)}
     assert "weak scaling" in outcome.stdout
 
 
@@ -89,7 +89,7 @@ def test_the_files_of_a_launch_on_two_nodes_lie_in_the_run_folder_while_it_lasts
 def _torchrun_on_two_nodes(commands: Commands) -> FinishedRun:
     launcher = ("--nnodes={nodes}", "--nproc-per-node={ranks_per_node}", "--rdzv-backend=c10d")
     endpoint = f"--rdzv-endpoint={{first_node}}:{_free_port()}"
-    flags = ("--world-size=2,4", "--nodes=2", "--tasks-per-node=2", "--no-breakdown")
+    flags = ("--world-size=4", "--nodes=2", "--tasks-per-node=2", "--no-breakdown")
     command = (*_BY_NODE, *launcher, endpoint, f"{_SCRIPTS}/plain_ddp.py")
     return _finished(commands, "train", *_SHORT, *flags, "--", *command)
 
@@ -98,7 +98,7 @@ def _torchrun_on_two_nodes(commands: Commands) -> FinishedRun:
 def test_one_torchrun_per_node_gets_the_number_of_nodes_and_of_ranks_on_each(outcome: Any) -> None:
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     assert _statuses(outcome) == {"ok"}
-    assert {len(result["ranks"]) for result in outcome.results} == {2, 4}
+    assert {len(result["ranks"]) for result in outcome.results} == {4}
 
 
 def _crashing(commands: Commands) -> FinishedRun:

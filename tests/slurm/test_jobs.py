@@ -130,18 +130,6 @@ def test_ctrl_c_cancels_the_job_and_keeps_what_is_finished(outcome: Any) -> None
     assert stopped.summary["results"]["training"]
 
 
-def _of_one_task(commands: Commands) -> FinishedRun:
-    job = ("--launcher=slurm", "--cpus-per-task=2", "--no-waterfall", "--repeats=1")
-    return commands.start("scale", *TINY, *job).finish(300)
-
-
-@driven_by(_of_one_task)
-def test_a_job_of_one_task_starts_ranks_of_its_own(outcome: Any) -> None:
-    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    assert {result["settings"]["world_size"] for result in outcome.results} == {1, 2}
-    assert "1 rank on 1 node, 1 launch." in outcome.stdout
-
-
 def _to_nowhere(commands: Commands) -> FinishedRun:
     return commands.start("train", "--launcher=slurm", "--partition=nowhere", "--device=cpu").finish(200)
 
