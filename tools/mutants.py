@@ -34,6 +34,15 @@ COUNT = 160
 FEWEST_PER_LAYER = 6
 LIMIT_S = 120
 QUICK = "make test"
+_QUICK_MARKS, _OTHER_MARKS = "not thorough and not frameworks", "thorough and not frameworks"
+# Programs that run without site-packages cannot load the probe: tests by their names.
+_WITHOUT_PROBE = {
+    "src/scalescope/private_view.py": (
+        "tests/unit/launch/local/command/test_views.py",
+        "tests/faults/test_private_view.py",
+    ),
+    "src/scalescope/launch/guard.py": ("tests/unit/launch/test_guard.py", "tests/faults/test_leftovers.py"),
+}
 _OPPOSITES: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -312,7 +321,8 @@ def run(tree: Path, reached: Path, results: Path, minutes: float, workers: int, 
                 if not waiting:
                     return
                 mutant = waiting.pop(0)
-            result = _tried(copy, tree, mutant, reaching.get(mutant.number, []), quick_tests)
+            tests = reaching.get(mutant.number) or list(_WITHOUT_PROBE.get(mutant.path, ()))
+            result = _tried(copy, tree, mutant, tests, quick_tests)
             with lock, results.open("a") as file:
                 file.write(json.dumps({"number": mutant.number, "layer": mutant.layer, **result}) + "\n")
 
@@ -341,18 +351,22 @@ def _tried(
     path = copy / mutant.path
     before = path.read_text()
     _write(path, text)
-    sets = [(QUICK, tests)]
+    sets = [(QUICK, tests, ())]
     if quick is not None:
-        is_quick = [test in quick or test.partition("::")[0] == test for test in tests]
+        files = [test for test in tests if "::" not in test]
         sets = [
-            (QUICK, [test for test, first in zip(tests, is_quick, strict=True) if first]),
-            ("make test-all", [test for test, first in zip(tests, is_quick, strict=True) if not first]),
+            (QUICK, [test for test in tests if test in quick] + files, ("-m", _QUICK_MARKS)),
+            (
+                "make test-all",
+                [test for test in tests if "::" in test and test not in quick] + files,
+                ("-m", _OTHER_MARKS),
+            ),
         ]
     try:
-        for name, of_set in sets:
+        for name, of_set, options in sets:
             left = LIMIT_S - (time.monotonic() - began)
             if of_set and left > 0:
-                code, tail = _pytest(copy, tree, of_set, left)
+                code, tail = _pytest(copy, tree, [*options], of_set, left)
                 if code != 0:
                     result = "out of time" if code is None else "killed"
                     return {"result": result, "by": name, "s": time.monotonic() - began, "tail": tail}
@@ -368,7 +382,9 @@ def _write(path: Path, text: str) -> None:
     os.utime(path, (moment, moment))
 
 
-def _pytest(copy: Path, tree: Path, tests: list[str], limit_s: float) -> tuple[int | None, str]:
+def _pytest(
+    copy: Path, tree: Path, options: list[str], tests: list[str], limit_s: float
+) -> tuple[int | None, str]:
     """Exit code of the first batch that fails (None: out of time), and pytest's last line."""
     ends = time.monotonic() + limit_s
     for batch in (tests[:60], tests[60:]):
@@ -385,6 +401,7 @@ def _pytest(copy: Path, tree: Path, tests: list[str], limit_s: float) -> tuple[i
                 "-q",
                 "-p",
                 "no:cacheprovider",
+                *options,
                 f"@{chosen}",
             ],
             cwd=copy,
