@@ -49,6 +49,7 @@ def _wait_for(file: Path) -> str:
     raise AssertionError(f"{file} was not written")
 
 
+@pytest.mark.basic
 def test_a_command_that_trains_is_measured(commands: Commands) -> None:
     outcome = commands.act("train", "{world_size}", world_size=2)
     assert (outcome.status, outcome.reason, outcome.notes) == ("ok", None, [])
@@ -63,6 +64,7 @@ def test_load_is_sampled_beside_a_command(commands: Commands) -> None:
     assert commands.act("train").telemetry["load"]["cores"] >= 1
 
 
+@pytest.mark.basic
 def test_the_command_runs_in_our_folder_with_its_words_and_our_variables(
     commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +126,7 @@ def test_a_placeholder_without_a_value_is_refused_before_anything_runs() -> None
     LocalLauncher(fork=False).check(trial.replace(batch_size=4))
 
 
+@pytest.mark.basic
 def test_a_crash_has_its_code_and_its_error_in_the_reason_and_its_traceback_in_the_log(
     commands: Commands,
 ) -> None:
@@ -139,6 +142,7 @@ def test_a_command_that_a_signal_ends_is_named_with_it(commands: Commands) -> No
     assert (outcome.status, outcome.reason) == ("failed", "the command was killed by SIGSEGV")
 
 
+@pytest.mark.basic
 def test_the_rank_that_failed_first_is_named_with_the_exit_code(commands: Commands) -> None:
     outcome = commands.act("rank_fails", "{world_size}", world_size=2)
     assert (outcome.status, outcome.rank, outcome.bad_input) == ("failed", 0, False)
@@ -183,6 +187,7 @@ def test_a_command_that_ends_well_and_cannot_be_measured_says_why(commands: Comm
 _ADVICE = "put {world_size} where its launcher takes the number"
 
 
+@pytest.mark.basic
 @pytest.mark.parametrize(
     ("words", "world_size", "reason"),
     [
@@ -236,6 +241,7 @@ def test_a_command_that_never_begins_to_train_hangs(commands: Commands) -> None:
     assert not _lives(int((commands.path / "pid").read_text()))
 
 
+@pytest.mark.basic
 def test_a_rank_that_stops_moving_hangs(commands: Commands) -> None:
     commands.limits = {"warmup_timeout": 0.5}
     outcome = commands.act("start_one_rank_only")
@@ -301,6 +307,7 @@ def test_an_interruption_ends_the_command_and_goes_on(commands: Commands) -> Non
     assert not _lives(int((commands.path / "pid").read_text()))
 
 
+@pytest.mark.basic
 def test_a_command_that_keeps_running_is_waited_for_to_its_own_end(commands: Commands) -> None:
     commands.limits = {"teardown_timeout": 0.1}
     outcome = commands.act("train_on", keep_running=True)
