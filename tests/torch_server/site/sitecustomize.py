@@ -1,4 +1,4 @@
-"""Hands a worker of scalescope over to the torch server; any other process goes on."""
+"""Hands a worker of scalescope over to the torch server, and keeps the command line from importing torch."""
 
 import os
 import sys
@@ -11,10 +11,18 @@ _MODULES = (
 )
 
 
-def _worker() -> "list[str]":
-    """The module that this process was started for and its arguments; empty where it is not a worker."""
+def _started_module() -> "list[str]":
+    """The module that this process was started for and its arguments; empty where it runs a file."""
     words = [word for word in sys.orig_argv[1:] if word != "-P"]
-    return words[1:] if words[:1] == ["-m"] and words[1:2] and words[1] in _MODULES else []
+    return words[1:] if words[:1] == ["-m"] else []
+
+
+class _NoTorch:
+    """Fails the command line that imports torch: only workers may."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        assert name != "torch", "the command line imports torch"
 
 
 def _hand_over(folder: str, words: "list[str]") -> None:
@@ -44,5 +52,8 @@ def _hand_over(folder: str, words: "list[str]") -> None:
     os._exit(code)
 
 
-if (_words := _worker()) and (_folder := os.environ.get("SCALESCOPE_TEST_TORCH_SERVER")):
-    _hand_over(_folder, _words)
+_words = _started_module()
+if _words[:1] == ["scalescope"]:
+    sys.meta_path.insert(0, _NoTorch)  # type: ignore[arg-type]
+elif _words and _words[0] in _MODULES:
+    _hand_over(os.environ["SCALESCOPE_TEST_TORCH_SERVER"], _words)
