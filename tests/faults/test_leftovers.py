@@ -103,14 +103,15 @@ def end_sleepers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.mark.fault(47)
 @pytest.mark.parametrize("extra", [(), ("--env=X=1",)], ids=["forked", "fresh"])
 def test_detached_processes_of_a_workload_end_with_its_launch(
-    run_here: RunsHere, seen: Seen, extra: tuple[str, ...]
+    start: Start, tmp_path: Path, seen: Seen, extra: tuple[str, ...]
 ) -> None:
-    (run_here.directory / "detaching.py").write_text(_DETACHING)
+    (tmp_path / "detaching.py").write_text(_DETACHING)
     before = _sleepers()
-    run = run_here("train", "--workload=detaching.py:build", "--no-breakdown", *_SHORT, *extra)
+    started = start("train", "--workload=detaching.py:build", "--no-breakdown", *_SHORT, *extra)
+    run = started.finish()
     assert run.returncode == 0, run.stderr
     assert _sleepers() <= before
-    assert run_here.leftovers() == []
+    assert started.leftovers() == []
     if not extra:
         (result,) = run.results
         assert any("sleep" in note for note in result["notes"])

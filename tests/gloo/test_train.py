@@ -69,6 +69,7 @@ def test_train_on_two_ranks(start: Start) -> None:
     _assert_summary_of_two_ranks(start("train", *TINY, "--world-size=2").finish())
 
 
+@pytest.mark.own_torch
 def test_train_under_torchrun_shows_and_stores_the_same(start: Start) -> None:
     # Steps are long enough for several samples of the host.
     run = start("train", *TINY, command=_TORCHRUN, SCALESCOPE_FAULT="slow@all:0")
@@ -230,6 +231,7 @@ def test_precisions_of_the_cpu_with_ddp_on_one_rank(run_here: RunsHere) -> None:
     assert "fp16" in refused.stderr
 
 
+@pytest.mark.own_torch
 def test_the_same_variable_twice_is_a_sweep(run_here: RunsHere) -> None:
     run = run_here("train", *TINY, "--env=OMP_NUM_THREADS=1", "--env=OMP_NUM_THREADS=2")
     assert run.returncode == 0
