@@ -42,9 +42,13 @@ _PIECES = (
 _TEXT = st.one_of(st.text(max_size=40), st.lists(st.sampled_from(_PIECES), max_size=12).map("".join))
 
 
+FEW = settings(max_examples=40)
+
+
 # Experiment files
 
 
+@FEW
 @given(st.one_of(_TEXT.map(lambda text: text.encode("utf-8", "surrogatepass")), st.binary(max_size=60)))
 @example(b"batch_size: [1, 2]\nenv:\n  A: x\n")
 @example(b"'\xf3\xa0\x80\x81': 4\n")
@@ -62,6 +66,7 @@ def test_any_file_is_read_or_refused_in_one_line(content: bytes) -> None:
             assert isinstance(experiment, Experiment)
 
 
+@FEW
 @given(st.dictionaries(st.sampled_from(("batch_size", "backend", "name", "budget", "link", "env.A")), _TEXT))
 def test_any_value_is_taken_or_refused(texts: dict[str, str]) -> None:
     entries = {name: (Given(text, f"e.yaml:1: {name}"),) for name, text in texts.items()}
@@ -79,6 +84,7 @@ def _read(kind: Kind, text: str) -> object:
 
 
 @pytest.mark.parametrize("kind", ["int", "float", "bool", "str", "duration", "bytes", "link"])
+@FEW
 @given(text=st.one_of(_TEXT, st.from_regex(r"[+-]?[0-9.eE]{1,45}[kKmMgGtT]?i?[bBs]?", fullmatch=True)))
 def test_any_text_is_a_value_or_refused(kind: Kind, text: str) -> None:
     try:
@@ -91,22 +97,19 @@ def test_any_text_is_a_value_or_refused(kind: Kind, text: str) -> None:
         assert kind not in ("duration", "bytes") or number >= 0
 
 
+@FEW
 @given(st.integers(0, 2**62))
 def test_sizes_are_written_as_they_are_read(size: int) -> None:
     assert _read("bytes", _size_text(size)) == size
     assert _read("bytes", str(size)) == size
 
 
-@given(st.integers(1, 10**6), st.sampled_from([("K", 10), ("M", 20), ("GiB", 30), ("tb", 40), ("B", 0)]))
-def test_units_of_sizes_are_powers_of_1024(number: int, unit: tuple[str, int]) -> None:
-    assert _read("bytes", f"{number}{unit[0]}") == number << unit[1]
+@pytest.mark.parametrize(("unit", "power"), [("K", 10), ("M", 20), ("GiB", 30), ("tb", 40), ("B", 0)])
+def test_units_of_sizes_are_powers_of_1024(unit: str, power: int) -> None:
+    assert _read("bytes", f"7{unit}") == 7 << power
 
 
-@given(st.floats(0, 1e9))
-def test_times_are_written_as_they_are_read(seconds: float) -> None:
-    assert _read("duration", f"{seconds!r}s") == seconds
-
-
+@FEW
 @given(st.floats(0.001, 1e7))
 def test_a_rounded_time_is_never_shorter(seconds: float) -> None:
     rounded = _read("duration", round_duration(seconds))
@@ -138,6 +141,7 @@ def _options(script: str) -> list[str]:
     return [line.partition("=")[0] for line in script.splitlines() if line.lstrip().startswith("#SBATCH")]
 
 
+@FEW
 @given(
     names=st.lists(_TEXT, min_size=3, max_size=3),
     time=st.one_of(st.just("30m"), _TEXT),
@@ -247,7 +251,7 @@ def _known_tags() -> tuple[_Tags, _Tags]:
     return _Tags(_page("x")), _Tags(_page("efficiency"))
 
 
-@settings(max_examples=40)  # each makes a whole page
+@settings(max_examples=15)  # each makes a whole page
 @given(_TEXT)
 def test_no_text_becomes_a_tag_of_the_page(text: str) -> None:
     (plain, explained), drawn = _known_tags(), _Tags(_page(text))
@@ -256,6 +260,7 @@ def test_no_text_becomes_a_tag_of_the_page(text: str) -> None:
     assert [tag for tag, _ in drawn.tags].count("script") == [tag for tag, _ in plain.tags].count("script")
 
 
+@FEW
 @given(_TEXT)
 def test_no_text_becomes_a_tag_of_a_notebook(text: str) -> None:
     assert {tag for tag, _ in _Tags(html_fragment((_section(text),))).tags} <= {
@@ -263,6 +268,7 @@ def test_no_text_becomes_a_tag_of_a_notebook(text: str) -> None:
     }
 
 
+@FEW
 @given(_TEXT)
 def test_no_text_becomes_markup_of_markdown(text: str) -> None:
     line = escaped(text)
@@ -282,6 +288,7 @@ _TEX_TOKEN = re.compile(
 )
 
 
+@FEW
 @given(_TEXT)
 def test_no_text_becomes_a_command_of_tex(text: str) -> None:
     assert re.fullmatch(f"(?:{_TEX_TOKEN.pattern})*", tex(text))
@@ -289,6 +296,7 @@ def test_no_text_becomes_a_command_of_tex(text: str) -> None:
     assert len(table.splitlines()) == 8
 
 
+@FEW
 @given(_TEXT)
 def test_no_text_becomes_a_formula(text: str) -> None:
     stream = io.StringIO()
@@ -299,6 +307,7 @@ def test_no_text_becomes_a_formula(text: str) -> None:
     assert row[0].removeprefix("'") == text.replace("\r\n", "\n").replace("\r", "\n").removeprefix("'")
 
 
+@FEW
 @given(_TEXT)
 def test_no_text_reaches_the_terminal_with_control_characters(text: str) -> None:
     stream = io.StringIO()
@@ -308,6 +317,7 @@ def test_no_text_reaches_the_terminal_with_control_characters(text: str) -> None
     assert text.isprintable() <= (printable(text) == text)
 
 
+@FEW
 @given(_TEXT)
 def test_no_error_reaches_the_terminal_with_control_characters(text: str) -> None:
     from scalescope.cli import app

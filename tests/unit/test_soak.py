@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import random
 import sys
 from pathlib import Path
 
@@ -27,11 +26,6 @@ def test_lines_are_launches_or_unreadable() -> None:
     assert len(stored.unreadable) == 2
 
 
-def test_a_line_that_is_being_written_is_not_counted() -> None:
-    assert checks.whole_lines(_line("a", 0) + '{"tri') == _line("a", 0)
-    assert checks.whole_lines('{"tri') == ""
-
-
 def test_what_was_there_and_is_not_is_lost() -> None:
     assert checks.lost({("a", 0), ("a", 1)}, [("a", 1), ("b", 0)]) == [("a", 0)]
 
@@ -52,12 +46,6 @@ def test_files_that_do_not_parse_or_were_not_renamed_are_named(tmp_path: Path) -
     assert [path.name for path in checks.half_written(tmp_path)] == [".a-0-1.json.ab_c1234"]
 
 
-def test_caches_are_not_left_lying(tmp_path: Path) -> None:
-    (tmp_path / "torchinductor_root").mkdir()
-    (tmp_path / "pymp-12345678").mkdir()
-    assert [path.name for path in checks.left_lying([tmp_path])] == ["pymp-12345678"]
-
-
 @pytest.mark.parametrize(("leak", "expected"), [(0, (0, 0)), (1, (4000, 120))])
 def test_growth_is_seen_after_the_start(leak: int, expected: tuple[int, int]) -> None:
     """The first ten samples are a start in which everything grows; launches take descriptors for a while."""
@@ -69,10 +57,6 @@ def test_growth_is_seen_after_the_start(leak: int, expected: tuple[int, int]) ->
         for second in range(180)
     ]
     assert checks.growth([*starting, *steady], start_s=10.0) == expected
-
-
-def test_a_short_life_says_nothing() -> None:
-    assert checks.growth([checks.Sample(float(second), 1, 1) for second in range(30)], start_s=0.0) is None
 
 
 @pytest.mark.parametrize(
@@ -95,9 +79,3 @@ def test_victims_are_told_apart(words: tuple[str, ...], parent: int, target: str
     process = processes.MarkedProcess(pid, parent, words, "m", has_log=True)
     named = processes.by_target([guard, zygote, process], {5})
     assert process in named[target]
-
-
-def test_sweeps_are_of_all_kinds(tmp_path: Path) -> None:
-    choice = random.Random(3)
-    verbs = {sweeps.random_sweep(choice, tmp_path)[0] for _ in range(40)}
-    assert verbs == {"train", "scale", "comm"}

@@ -1,6 +1,5 @@
 """Flags are made from the cards, and what is typed becomes the same entries as a file's lines."""
 
-from pathlib import Path
 from typing import ClassVar
 
 import click
@@ -10,7 +9,6 @@ from scalescope.catalog import cards
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import settings_of
 from scalescope.cli.options import MeasuringCommand, given_flags, measuring_verb
-from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.yaml_file import Entries, Given
 from scalescope.studies.study import Study
 
@@ -76,18 +74,8 @@ def test_env_is_swept_by_repeating_the_flag() -> None:
     }
 
 
-def test_env_without_a_value_is_refused() -> None:
-    with pytest.raises(click.UsageError, match=r"^--env A: expected NAME=VALUE$"):
-        typed("--env", "A")
-
-
 def test_switches_of_the_run_and_own_options_are_no_settings() -> None:
     assert typed("--resume", "--dry-run", "--strict", "--yes", "-v", "--own", "x", "e.yaml") == {}
-
-
-def test_the_experiment_file_is_a_path() -> None:
-    context = example.make_context("example", ["e.yaml", "--seed", "1"])
-    assert context.params["experiment"] == Path("e.yaml")
 
 
 def test_every_setting_is_one_flag() -> None:
@@ -98,17 +86,6 @@ def test_every_setting_is_one_flag() -> None:
     public = {name for name, versions in cards.all_settings("train").items() if not versions[0].internal}
     assert public | {setting.name for setting in settings_of(Measuring)} <= set(options)
     assert "without_communication" not in options
-
-
-@pytest.mark.parametrize(
-    "name", sorted({setting.name for setting in settings_of(Measuring)} | {"lr", "device", "backend"})
-)
-def test_every_flag_is_accepted_by_the_request(name: str) -> None:
-    """The name a flag gives its value is the name the request knows."""
-    switches = dict.fromkeys(("allow_oom", "redact_env", "repeat_disturbed"), "")
-    text = {"device": "=cpu", "backend": "=gloo", **switches}.get(name, "=5")
-    built = build_experiment("train", "train", {}, typed(f"--{name.replace('_', '-')}{text}"), {})
-    assert name in built.settings or str(getattr(built.measuring, name)).startswith(("5", "True"))
 
 
 def test_help_describes_the_default() -> None:

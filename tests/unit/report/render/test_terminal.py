@@ -18,18 +18,14 @@ from tests.builders.known_runs import make_run, make_trials
 
 from ..conftest import Render
 
-WIDTHS = [60, 80, 140]
 HOSTILE = [
     "\x1b[31mred\x1b[0m",
-    "\x1b]0;title\x07",
-    "\x1b[2J\x1b[H",
     "\x9b31m",
-    "back\x08space\rreturn",
     "right\u202eleft",
     "line\nbreak",
     "lone \udce9 surrogate",
 ]
-MARKUP = ["[red]text[/red]", "[/]", "[bold", "[link=http://a]b[/link]", ":boom:", "\\[red]"]
+MARKUP = ["[red]text[/red]", "[/]", ":boom:", "\\[red]"]
 HARMFUL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -53,14 +49,12 @@ def plan_tables() -> list[Section]:
     return tables_of(plan_section(make_trials(explained=True, world_size=[1, 2, 4]), 5, 100.0))
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("sections", [scaling_tables, plan_tables])
-def test_tables_never_exceed_the_width(
-    render: Render, width: int, sections: Callable[[], list[Section]]
-) -> None:
-    lines = render(sections(), width=width).splitlines()
-    assert len(lines) > 5
-    assert max(cell_len(line) for line in lines) <= width
+def test_tables_never_exceed_the_width(render: Render, sections: Callable[[], list[Section]]) -> None:
+    for width in (60, 80, 140):
+        lines = render(sections(), width=width).splitlines()
+        assert len(lines) > 5
+        assert max(cell_len(line) for line in lines) <= width
 
 
 def test_a_wide_page_shows_all_columns_whole(render: Render) -> None:
@@ -112,12 +106,6 @@ def test_optional_columns_go_one_after_another_as_named(render: Render) -> None:
     assert [word for word in shown[9] if word.isalpha()] == ["bbbb"]
 
 
-def test_a_file_gets_no_escape_codes(render: Render) -> None:
-    text = render([Section(title="Title", lines=("line",)), *scaling_tables()])
-    assert "Title" in text
-    assert "\x1b" not in text
-
-
 def test_a_terminal_gets_a_bold_title(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -126,11 +114,6 @@ def test_a_terminal_gets_a_bold_title(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.getvalue() == ""  # a title without content is not printed
     show([Section(title="Title", lines=("line",))], console(stream))
     assert "\x1b[1mTitle\x1b[0m" in stream.getvalue()
-
-
-def test_long_lines_are_left_to_the_terminal(render: Render) -> None:
-    line = "word " * 100
-    assert line.strip() in render([Section(lines=(line,))], width=60)
 
 
 def test_details_are_shown_on_request(render: Render) -> None:
@@ -231,10 +214,6 @@ def test_hostile_summaries_of_runs_are_listed_harmlessly(
     text = render([section])
     assert "\\x1b[31m[red]x" in text
     assert "\x1b" not in text
-
-
-def test_a_folder_without_runs_is_reported(render: Render, tmp_path: Path) -> None:
-    assert f"No runs below {tmp_path}." in render([runs_section(listed_runs(tmp_path), tmp_path)])
 
 
 def test_code_can_be_copied_as_it_is() -> None:

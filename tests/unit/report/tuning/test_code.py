@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from scalescope.catalog.code_lines import ScriptContext
-from scalescope.report.render.text import plain_text
 from scalescope.report.tuning.code import (
     changes_between,
     code_json,
@@ -193,11 +192,6 @@ def test_changes_are_the_settings_that_both_trials_have() -> None:
         baseline.world_size,
         baseline.strategy,
     )
-
-
-def test_the_section_can_be_copied_from_the_terminal_as_it_is() -> None:
-    section = code_section({"precision": ("fp32", "bf16")}, GPU)
-    assert section.code in plain_text([section])
 
 
 SCRIPT = ScriptContext(device="cuda", world_size=2, strategy="script")

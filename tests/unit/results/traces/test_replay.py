@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalescope.results.traces.replay import CallKind, Changes, HostCall, LaunchDelays, Replay
@@ -54,7 +54,7 @@ HOST_BOUND = replay_of(launch(10.0, 1.0), launch(10.0, 1.0))
 WAITING = replay_of(launch(2.0, 10.0), call("wait", call_s=1.0))
 
 
-@pytest.mark.parametrize("factor", [0.02, 0.5, 1.0, 1.5])
+@pytest.mark.parametrize("factor", [0.02, 1.5])
 def test_where_the_gpu_is_busy_the_host_does_not_matter(factor: float) -> None:
     assert taken(GPU_BOUND, factor) == pytest.approx(20.0)
     assert taken(GPU_BOUND, factor, FAST_HOST) == pytest.approx(20.0)
@@ -143,7 +143,7 @@ def test_fewer_than_two_steps_have_no_length(steps: int) -> None:
     assert replay.fitted_factor(1.0) is None
 
 
-@pytest.mark.parametrize("factor", [0.1, 0.37, 1.0, 1.4])
+@pytest.mark.parametrize("factor", [0.1, 1.4])
 @pytest.mark.parametrize("replay", [HOST_BOUND, replay_of(launch(9.0, 5.0), call("wait", call_s=1.0))])
 def test_the_factor_of_the_host_is_recovered(replay: Replay, factor: float) -> None:
     fitted = replay.fitted_factor(taken(replay, factor))
@@ -166,12 +166,14 @@ CALLS = st.one_of(
 )
 
 
+@settings(max_examples=30)
 @given(st.lists(CALLS, min_size=1, max_size=6), st.floats(0.02, 1.5), st.floats(0.02, 1.5))
 def test_a_slower_host_never_makes_a_step_shorter(calls: list[HostCall], left: float, right: float) -> None:
     replay = replay_of(*calls)
     assert taken(replay, min(left, right)) <= taken(replay, max(left, right)) + 1e-9
 
 
+@settings(max_examples=30)
 @given(st.lists(CALLS, min_size=1, max_size=6), st.floats(0.02, 1.5))
 def test_less_to_do_never_makes_a_step_longer(calls: list[HostCall], factor: float) -> None:
     replay = replay_of(*calls)
