@@ -3,7 +3,6 @@
 import dataclasses
 import importlib
 import inspect
-import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -66,7 +65,7 @@ def test_every_cpu_job_trains_with_the_arguments_of_its_cases(name: str) -> None
     _train(model, data, loss, *optimizer)
 
 
-@pytest.mark.parametrize(("fixed", "tiny"), list(itertools.product((False, True), repeat=2)))
+@pytest.mark.parametrize(("fixed", "tiny"), [(False, False), (True, True)])
 def test_every_gpu_case_can_be_planned(fixed: bool, tiny: bool) -> None:
     host = host_of(FakeLauncher(CostModel(), TWO_CORES if tiny else with_gpus(1)))
     study = measuring.TrainStudy()
@@ -77,7 +76,7 @@ def test_every_gpu_case_can_be_planned(fixed: bool, tiny: bool) -> None:
         assert case.expected
 
 
-GPU_JOBS = sorted({job for case in GPU_CASES for job in (case.job, case.fixed_job or case.job)})
+GPU_JOBS = sorted({case.job for case in GPU_CASES})
 COMPILED = (
     "transformer_compiled",
     "transformer_graph_breaks",

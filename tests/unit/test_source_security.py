@@ -22,6 +22,7 @@ _METHODS = {
     *("dist.broadcast_object_list", "dist.all_gather_object", "dist.gather_object"),
     *("dist.scatter_object_list", "dist.send_object_list", "dist.recv_object_list"),
 }
+_LAST_WORDS = {method.rpartition(".")[2] for method in _METHODS}
 _SOCKET = {"socket.gethostname", "socket.gethostbyname"}  # the names of this host, nothing else
 _RENDEZVOUS = "worker/process/rendezvous.py"  # where ranks of several hosts find each other
 
@@ -40,7 +41,7 @@ def _uses(tree: ast.AST) -> Iterator[str]:
                 yield from (f"import {name}",) if name.split(".")[0] in _MODULES else ()
             case ast.Call(func=ast.Name(id=name)) if name in _FUNCTIONS:
                 yield f"{name}()"
-            case ast.Attribute() if (name := ast.unparse(node)) in _METHODS:
+            case ast.Attribute(attr=attr) if attr in _LAST_WORDS and (name := ast.unparse(node)) in _METHODS:
                 yield name
             case ast.Attribute(value=ast.Name(id="socket")) if ast.unparse(node) not in _SOCKET:
                 yield ast.unparse(node)
