@@ -1,6 +1,7 @@
 """Any text: experiment files, sizes, times, job scripts, and what is drawn for people and programs."""
 
 import csv
+import dataclasses
 import functools
 import io
 import re
@@ -162,30 +163,18 @@ def test_no_text_leaves_its_line_of_a_job_script(
     names: list[str], time: str, path: str, words: list[str], setup: list[str], in_turn: bool
 ) -> None:
     folder = Path("/shared") / path.lstrip("/")
-    job = SlurmJob(
-        name=names[0],
-        partition=names[1],
-        account=names[2],
-        nodes=1,
-        tasks_per_node=1,
-        cpus_per_task=1,
-        gpus_per_node=1,
-        time=time,
+    plain = dataclasses.replace(
+        _PLAIN_JOB,
+        time="30m",
         run_folder=folder,
         output=Path("/shared"),
         directory=folder,
         command=tuple(words),
-        launches=2,
         in_turn=in_turn,
         setup=tuple(setup),
     )
-    _check_script(job)
-    plain = SlurmJob(**{**_fields(job), "name": "a", "partition": "a", "account": "a", "time": "30m"})
+    _check_script(dataclasses.replace(plain, name=names[0], partition=names[1], account=names[2], time=time))
     _check_script(plain)
-
-
-def _fields(job: SlurmJob) -> dict[str, object]:
-    return {name: getattr(job, name) for name in SlurmJob.__dataclass_fields__}
 
 
 def _check_script(job: SlurmJob) -> None:

@@ -76,20 +76,6 @@ def test_every_gpu_case_can_be_planned(fixed: bool, tiny: bool) -> None:
         assert case.expected
 
 
-GPU_JOBS = sorted({case.job for case in GPU_CASES})
-COMPILED = (
-    "transformer_compiled",
-    "transformer_graph_breaks",
-    "transformer_recompiled",
-    "transformer_padded",
-)
-
-
-@pytest.mark.parametrize("name", [name for name in GPU_JOBS if not name.endswith(COMPILED)])
-def test_every_gpu_job_trains_on_the_cpu_when_tiny(name: str) -> None:
-    _train(*_called(getattr(gpu_jobs, name)))
-
-
 def _called(factory: Callable[..., Any], **arguments: object) -> tuple[Any, ...]:
     """What a workload returns for rank 0 of two."""
     available = dict(zip(ARGUMENTS, (0, 2, 2, torch.device("cpu")), strict=True))

@@ -1,6 +1,7 @@
 """What the source never does: run text as code or through a shell, unpickle, open connections."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,10 @@ _METHODS = {
 }
 _LAST_WORDS = {method.rpartition(".")[2] for method in _METHODS}
 _SOCKET = {"socket.gethostname", "socket.gethostbyname"}  # the names of this host, nothing else
+_OTHER_WORDS = ("socket", "shell", "weights_only", "allow_pickle")
+_WORDS = re.compile(
+    "|".join(rf"\b{word}\b" for word in (*_MODULES, *_FUNCTIONS, *_LAST_WORDS, *_OTHER_WORDS))
+)
 _RENDEZVOUS = "worker/process/rendezvous.py"  # where ranks of several hosts find each other
 
 
@@ -55,7 +60,8 @@ def _found_in(folder: Path) -> set[tuple[str, str]]:
     return {
         (path.relative_to(folder).as_posix(), use)
         for path in folder.rglob("*.py")
-        for use in _uses(ast.parse(path.read_text(encoding="utf-8")))
+        if _WORDS.search(text := path.read_text(encoding="utf-8"))  # parsing all takes seconds
+        for use in _uses(ast.parse(text))
         if not (use.startswith("socket.") and path == folder / _RENDEZVOUS)
     }
 

@@ -76,62 +76,51 @@ _FULL = TelemetrySummary(
 )
 
 
-def test_all_readings_of_a_gpu_are_shown() -> None:
-    assert gpu_reading(_FULL) == (
-        "97 % busy, 412 of 700 W, 1,830 of 1,980 MHz, 64 °C, slowed by power cap, "
-        "slowed by thermal (hardware)"
-    )
+SLOWED = "slowed by power cap, slowed by thermal (hardware)"
+CALM = dataclasses.replace(_FULL, slowdowns=())
 
 
 @pytest.mark.parametrize(
-    ("missing", "expected"),
+    ("telemetry", "expected"),
     [
-        ({"gpu_utilization": None}, "412 of 700 W, 1,830 of 1,980 MHz, 64 °C"),
-        ({"power_w": None}, "97 % busy, 1,830 of 1,980 MHz, 64 °C"),
-        ({"power_limit_w": None}, "97 % busy, 412 W, 1,830 of 1,980 MHz, 64 °C"),
-        ({"sm_clock_hz": None}, "97 % busy, 412 of 700 W, 64 °C"),
-        ({"sm_clock_limit_hz": None}, "97 % busy, 412 of 700 W, 1,830 MHz, 64 °C"),
-        ({"temperature_c": None}, "97 % busy, 412 of 700 W, 1,830 of 1,980 MHz"),
+        (_FULL, f"97 % busy, 412 of 700 W, 1,830 of 1,980 MHz, 64 °C, {SLOWED}"),
+        (dataclasses.replace(CALM, gpu_utilization=None), "412 of 700 W, 1,830 of 1,980 MHz, 64 °C"),
+        (dataclasses.replace(CALM, power_w=None), "97 % busy, 1,830 of 1,980 MHz, 64 °C"),
+        (dataclasses.replace(CALM, power_limit_w=None), "97 % busy, 412 W, 1,830 of 1,980 MHz, 64 °C"),
+        (dataclasses.replace(CALM, sm_clock_hz=None), "97 % busy, 412 of 700 W, 64 °C"),
+        (dataclasses.replace(CALM, sm_clock_limit_hz=None), "97 % busy, 412 of 700 W, 1,830 MHz, 64 °C"),
+        (dataclasses.replace(CALM, temperature_c=None), "97 % busy, 412 of 700 W, 1,830 of 1,980 MHz"),
+        (TelemetrySummary(gpu_utilization=0.0), "0 % busy"),
+        # A GPU whose driver keeps no samples is not called idle.
+        (
+            dataclasses.replace(_FULL, gpu_utilization=None, power_w=None),
+            f"1,830 of 1,980 MHz, 64 °C, {SLOWED}",
+        ),
+        (TelemetrySummary(problem="NVML says no"), "unknown: NVML says no"),
+        (TelemetrySummary(gpu_utilization=1.0, problem="NVML says no"), "100 % busy"),  # in another launch
+        (TelemetrySummary(), None),
+        (TelemetrySummary(host_utilization=0.5), None),
     ],
 )
-def test_unknown_readings_of_a_gpu_are_left_out(missing: dict[str, None], expected: str) -> None:
-    assert gpu_reading(dataclasses.replace(_FULL, slowdowns=(), **missing)) == expected
+def test_what_is_known_of_a_gpu_is_shown(telemetry: TelemetrySummary, expected: str | None) -> None:
+    assert gpu_reading(telemetry) == expected
 
 
-def test_a_gpu_whose_use_alone_is_known_is_one_figure_and_idle_is_a_figure_too() -> None:
-    assert gpu_reading(TelemetrySummary(gpu_utilization=1.0)) == "100 % busy"
-    assert gpu_reading(TelemetrySummary(gpu_utilization=0.0)) == "0 % busy"
-
-
-def test_a_gpu_whose_driver_keeps_no_samples_is_not_called_idle() -> None:
-    state = {"gpu_utilization": None, "power_w": None}
-    assert gpu_reading(dataclasses.replace(_FULL, **state)) == (
-        "1,830 of 1,980 MHz, 64 °C, slowed by power cap, slowed by thermal (hardware)"
-    )
-
-
-def test_a_problem_is_shown_if_no_gpu_was_read() -> None:
-    assert gpu_reading(TelemetrySummary(problem="NVML says no")) == "unknown: NVML says no"
-    with_problem = dataclasses.replace(_FULL, problem="NVML says no")
-    assert gpu_reading(with_problem) == gpu_reading(_FULL)  # another launch saw it
-
-
-def test_without_readings_nothing_is_shown() -> None:
-    assert gpu_reading(TelemetrySummary()) is None
-    assert cpu_reading(TelemetrySummary()) is None
-    assert gpu_reading(TelemetrySummary(host_utilization=0.5)) is None
-    assert cpu_reading(TelemetrySummary(gpu_utilization=0.5)) is None
-
-
-def test_cpu_use_is_shown_per_rank_and_for_the_host() -> None:
-    assert cpu_reading(_FULL) == "1.3 cores busy per rank, 25 % of the host busy"
-    assert cpu_reading(TelemetrySummary(host_utilization=0.0, rank_busy_cores=0.0)) == (
-        "0.0 cores busy per rank, 0 % of the host busy"
-    )
-
-
-def test_cpu_use_of_the_host_is_shown_without_that_of_ranks() -> None:
-    assert cpu_reading(TelemetrySummary(host_utilization=0.254)) == "25 % of the host busy"
+@pytest.mark.parametrize(
+    ("telemetry", "expected"),
+    [
+        (_FULL, "1.3 cores busy per rank, 25 % of the host busy"),
+        (
+            TelemetrySummary(host_utilization=0.0, rank_busy_cores=0.0),
+            "0.0 cores busy per rank, 0 % of the host busy",
+        ),
+        (TelemetrySummary(host_utilization=0.254), "25 % of the host busy"),
+        (TelemetrySummary(), None),
+        (TelemetrySummary(gpu_utilization=0.5), None),
+    ],
+)
+def test_what_is_known_of_processors_is_shown(telemetry: TelemetrySummary, expected: str | None) -> None:
+    assert cpu_reading(telemetry) == expected
 
 
 def _shown(render: Render, run: Run) -> dict[str, str]:

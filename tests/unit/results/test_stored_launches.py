@@ -42,17 +42,18 @@ def test_whole_tables_are_accepted() -> None:
         assert len(rank.tables[table]) == 2
 
 
-@pytest.mark.parametrize(("table", "name"), REQUIRED)
 @pytest.mark.parametrize("value", ["missing", None, -1, {}, "1e999"])
-def test_a_damaged_row_is_named(table: str, name: str, value: object) -> None:
-    (row,) = TABLES[table]
-    damaged = {**row, name: value}
-    if value == "missing":
-        del damaged[name]
-    if value == "1e999" and isinstance(row[name], str):
-        return  # text may be anything
-    with pytest.raises(ValueError, match=rf"rank 0: {table}, row 1: {name}|ranks\.0\.tables\.{table}\.1"):
-        parse_result(line_with(table, damaged))
+def test_a_damaged_row_is_named(value: object) -> None:
+    for table, name in REQUIRED:
+        (row,) = TABLES[table]
+        damaged = {**row, name: value}
+        if value == "missing":
+            del damaged[name]
+        if value == "1e999" and isinstance(row[name], str):
+            continue  # text may be anything
+        where = rf"rank 0: {table}, row 1: {name}|ranks\.0\.tables\.{table}\.1"
+        with pytest.raises(ValueError, match=where):
+            parse_result(line_with(table, damaged))
 
 
 @pytest.mark.parametrize("value", ["long", None, -1.0, 1e300])

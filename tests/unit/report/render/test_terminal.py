@@ -57,18 +57,6 @@ def test_tables_never_exceed_the_width(render: Render, sections: Callable[[], li
         assert max(cell_len(line) for line in lines) <= width
 
 
-def test_a_wide_page_shows_all_columns_whole(render: Render) -> None:
-    (section,) = scaling_tables()
-    assert section.table is not None
-    text = render([section], width=200, verbose=True)
-    assert "…" not in text
-    for name in section.table.columns:
-        assert name in text
-    for row in section.table.rows:
-        for cell in row:
-            assert cell in text
-
-
 def test_columns_for_experts_are_shown_on_request(render: Render) -> None:
     (section,) = scaling_tables()
     assert section.table is not None and section.table.expert < set(section.table.columns)
@@ -175,45 +163,33 @@ def test_a_run_that_was_interrupted_did_not_fail(tmp_path: Path, ended: dict[str
 def test_hostile_summaries_of_runs_are_listed_harmlessly(
     render: Render, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = tmp_path
-    monkeypatch.chdir(root)
-    summary = {
-        "verb": "train",
-        "name": "\x1b[31m[red]x",
-        "world_size": 2,
-        "timestamp": "2026-01-15T10:30:00+00:00",
-        "config": {"device": "H100"},
-        "results": {"training": [{"status": "ok"}, {"status": "ok"}, {"status": "failed"}]},
-    }
+    monkeypatch.chdir(tmp_path)
+    training = [{"status": "ok"}, {"status": "ok"}, {"status": "failed"}]
+    named = {"verb": "train", "name": "\x1b[31m[red]x", "world_size": 2, "config": {"device": "H100"}}
     texts = {
-        "good": json.dumps(summary),
+        "good": json.dumps({**named, "results": {"training": training}}),
         "cut": "{",
         "list": "[]",
-        "null": "null",
         "list inside": '{"results": []}',
         "null inside": '{"results": null, "config": null}',
         "numbers": '{"results": {"training": [1, 2]}, "config": {}}',
     }
     for name, text in texts.items():
-        (root / name).mkdir()
-        (root / name / "trials.jsonl").write_text("")
-        (root / name / "results.json").write_text(text)
+        Path(name).mkdir()
+        Path(name, "trials.jsonl").write_text("")
+        Path(name, "results.json").write_text(text)
     section = runs_section(listed_runs(Path()), Path())
     assert section.table is not None
     rows = {row[0]: dict(zip(section.table.columns, row, strict=True)) for row in section.table.rows}
     good = rows.pop("good")
-    assert {name: good[name] for name in ("command", "name", "ranks", "device", "trials")} == {
-        "command": "train",
-        "name": "\x1b[31m[red]x",
-        "ranks": "2",
-        "device": "H100",
-        "trials": "2 ok, 1 failed",
-    }
-    assert set(rows) == set(texts) - {"good"}
-    assert {row["trials"] for row in rows.values()} == {"no summary"}
+    assert [good[name] for name in ("command", "name", "ranks", "device", "trials")] == [
+        *("train", "\x1b[31m[red]x", "2", "H100", "2 ok, 1 failed"),
+    ]
+    assert {name: row["trials"] for name, row in rows.items()} == dict.fromkeys(
+        set(texts) - {"good"}, "no summary"
+    )
     text = render([section])
-    assert "\\x1b[31m[red]x" in text
-    assert "\x1b" not in text
+    assert "\\x1b[31m[red]x" in text and "\x1b" not in text
 
 
 def test_code_can_be_copied_as_it_is() -> None:
