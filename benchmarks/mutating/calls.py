@@ -250,7 +250,9 @@ def _limit_memory() -> None:
 
     Memory that can be written is limited, not addresses: of those libraries reserve many, for every core.
     """
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     most = _writable_bytes() + MOST_BYTES
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 

@@ -22,6 +22,7 @@ from mutating.calls import MOST_S, Caller, check_folder, problem_of, remove_fold
 from mutating.sources import enriched_copies  # noqa: E402
 
 STORED = sorted(path.parent for path in (ROOT / "tests" / "old_runs").glob("*/trials.jsonl"))
+SEEDS = (1, 2, 10, 16, 17, 25, 26, 36)  # a run of every verb, and nearly every kind of change
 MOST_BYTES = 1 << 30  # of memory that is used
 
 
@@ -38,7 +39,7 @@ def caller() -> Iterator[Caller]:
         yield caller
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_mutated_folder_gives_a_code_and_no_traceback(
     tmp_path: Path, sources: list[Path], caller: Caller, seed: int
 ) -> None:
@@ -60,18 +61,22 @@ def test_healthy_runs_are_read_without_a_warning(sources: list[Path], caller: Ca
 
 def test_a_call_may_take_only_so_much_memory() -> None:
     """The limit counts from what the interpreter has, whatever the test's process has mapped."""
-    program = "from mutating import calls; calls.MOST_BYTES = 1 << 26; calls._limit_memory(); bytearray({})"
-    ended = [
-        subprocess.run(
-            [sys.executable, "-P", "-c", program.format(size)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "benchmarks", ROOT / "src")))},
-            capture_output=True,
-            text=True,
-        )
-        for size in (1 << 25, 1 << 27)
-    ]
-    assert (ended[0].returncode, ended[0].stderr) == (0, "")
-    assert ended[1].stderr.endswith("MemoryError\n")
+    program = """
+from mutating import calls
+calls.MOST_BYTES = 1 << 26
+calls._limit_memory()
+print(len(bytearray(1 << 25)), flush=True)
+bytearray(1 << 27)
+"""
+    path = os.pathsep.join(map(str, (ROOT / "benchmarks", ROOT / "src")))
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert int(ended.stdout) == 1 << 25
+    assert ended.stderr.endswith("MemoryError\n")
 
 
 @pytest.mark.parametrize(

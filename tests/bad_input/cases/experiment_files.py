@@ -19,6 +19,7 @@ _YAML = [
     of_file(
         "python object", "name: !!python/object/apply:os.system ['id']\n", f"{FILE}:1: tags", "not allowed"
     ),
+    of_file("string tag", "name: !!str x\n", f"{FILE}:1: tags", "not allowed"),
     of_file("alias bomb", _BOMB, f"{FILE}:1: anchors and aliases are not allowed"),
     of_file("nested 5,000 deep, lines", "".join(" " * n + "a:\n" for n in range(800)), f"{FILE}:1:"),
     of_file(
@@ -50,6 +51,13 @@ _VALUES = [
     of_file("superscript digit", "batch_size: ²\n", f"{FILE}:1: batch_size: expected a whole number"),
     of_file("no batch", "batch_size: null\n", f"{FILE}:1: batch_size", "positive integer"),
     of_file("5,000 digits", "batch_size: " + "9" * 5000 + "\n", f"{FILE}:1: batch_size"),
+    of_file("octal number", "batch_size: 0777\n", "batch_size: expected a whole number, got '0777'"),
+    of_file("not a number", "lr: .nan\n", f"{FILE}:1: lr: expected a finite number, got '.nan'"),
+    of_file("zero batch", "batch_size: 0\n", f"{FILE}:1: batch_size: must be at least 1, got 0"),
+    of_file("batch of 10^18", "batch_size: 1e18\n", "batch_size: must be at most 2147483648, got 1e+18"),
+    of_file("zero ranks", "world_size: [1, 0]\n", f"{FILE}:1: world_size: must be at least 1, got 0"),
+    of_file("a million ranks", "world_size: 1000000\n", "world_size: must be at most 65536, got 1000000"),
+    of_file("zero steps", "steps_per_epoch: 0\n", f"{FILE}:1: steps_per_epoch: must be at least 1, got 0"),
     of_file("zero epochs", "epochs: 0\n", f"{FILE}:1: epochs: must be at least 1"),
     of_file("negative learning rate", "lr: -0.1\n", f"{FILE}:1: lr: must be at least"),
     of_file("negative seed", "seed: -1\n", f"{FILE}:1: seed: must be at least 0"),

@@ -188,6 +188,7 @@ _STORED = [
     of_flags("compare nothing", "compare", "BASE"),
     of_flags("compare one run", "compare r", "compare needs two runs: BASE and NEW"),
     of_flags("threshold of compare", "compare a b --threshold big", "--threshold: expected a share"),
+    of_flags("threshold of nothing", "compare a b --threshold 0", "--threshold: expected a share"),
     of_flags("threshold above all", "compare a b --threshold 100%", "--threshold: expected a share"),
     of_flags(
         "budget without a measurement",
@@ -225,6 +226,7 @@ _STORED = [
     of_flags("unknown status", "list --status done", "--status"),
     of_flags("since in words", "list --since yesterday", "--since: expected a time such as 12h"),
     of_flags("since for ever", f"list --since {'9' * 30}d", "--since: expected a time"),
+    of_flags("since without a unit", "list --since 3", "--since: expected a time such as 12h"),
     of_flags("since with a superscript", "list --since ²d", "--since: expected a time"),
     of_flags("limit of nothing", "list --limit 0", "--limit"),
     of_flags("remove nothing", "rm", "RUN"),

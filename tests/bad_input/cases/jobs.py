@@ -39,6 +39,7 @@ CASES = (
         files={"e.yaml": "launcher: pbs\n"},
     ),
     _job("no nodes", "--nodes=0", says=("--nodes: must be at least 1",)),
+    _job("a million nodes", "--nodes=1000000", says=("--nodes: must be at most",)),
     _job("partition with a semicolon", "--time=10m", "--partition=a;id", says=("--partition", "a;id")),
     _job(
         "partition with a substitution",
