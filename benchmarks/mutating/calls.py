@@ -1,7 +1,7 @@
 """Calls of commands on a run folder, in a process of their own with limits of time and memory.
 
 That process is a fork of a fresh interpreter, which is this module run as a program (`Caller`): it has no
-threads, locks or patches of whoever asks.
+threads, locks, patches or memory of whoever asks.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from scalescope.studies.runs import resuming
 
 MOST_S = 10.0  # of CPU time for a call
 MOST_WAIT_S = 60.0  # for a call: it may not wait, but others may use the machine
-MOST_BYTES = 4 << 30  # of address space
+MOST_BYTES = 4 << 30  # of memory that a call asks for, beyond what the fresh interpreter has
 CODES = (0, 2, 3, 4, 5, 6, 7, 8)
 VERBS = ("list", "predict", "ledger", "explain", "report", "compare", "resume")
 # A chapter or a file that an unforeseen error cost.
@@ -76,16 +76,18 @@ class _TooLong(BaseException):
 class Caller:
     """A fresh interpreter that makes the calls on one folder after the other."""
 
-    def __init__(self, *, most_s: float = MOST_S, draws: bool = True, broken: str = "") -> None:
-        """Without drawings pages take less time; `broken` names a function that is to raise a KeyError."""
-        options = json.dumps({"most_s": most_s, "draws": draws, "broken": broken})
-        places = os.pathsep.join(filter(None, map(str, sys.path)))
+    def __init__(self, *, most_s: float = MOST_S, draws: bool = True) -> None:
+        """Without drawings pages take less time."""
+        options = json.dumps({"most_s": most_s, "draws": draws})
+        places = os.pathsep.join((_folder_of("mutating"), _folder_of("scalescope")))
+        # Without threads of libraries: they would take memory for every core, and are lost in forks.
+        libraries = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "mutating.calls", options],
+            [sys.executable, "-P", "-m", "mutating.calls", options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": places, "MPLBACKEND": "Agg"},
+            env={**os.environ, **libraries, "PYTHONPATH": places},
         )
 
     def __enter__(self) -> Self:
@@ -109,6 +111,11 @@ class Caller:
         self._server.stdin.flush()
         answer = json.loads(self._server.stdout.readline())
         return [Call(**call) for call in answer["calls"]], answer["peak_bytes"]
+
+
+def _folder_of(package: str) -> str:
+    """Where a package lies, for the path of another interpreter."""
+    return str(Path(str(sys.modules[package].__file__)).parents[1])
 
 
 def check_folder(
@@ -165,13 +172,16 @@ def _machine_of(source: Path) -> Machine:
         return TWO_CORES
 
 
-def _serve(*, most_s: float, draws: bool, broken: str) -> None:
+def _serve(*, most_s: float, draws: bool) -> None:
     """The fresh interpreter: answers every line of its input by a line."""
     answers = os.fdopen(os.dup(1), "w")
     with Path(os.devnull).open("wb") as nothing:
         os.dup2(nothing.fileno(), 1)
     is_warm = False
-    _replace(draws=draws, broken=broken)
+    if not draws:
+        from scalescope.report.render import page
+
+        page.svg_for_page = lambda figure: "<svg></svg>"
     for line in sys.stdin:
         parent, run, source, verbs = json.loads(line)
         if not is_warm:
@@ -192,23 +202,6 @@ def _warm_up(source: Path) -> None:
         for verb in VERBS:
             _call(verb, run, source, MOST_WAIT_S)
         os.chdir("/")
-
-
-def _replace(*, draws: bool, broken: str) -> None:
-    """Replace what a test wants to be replaced."""
-    import importlib
-
-    from scalescope.report.render import page
-
-    if not draws:
-        page.svg_for_page = lambda figure: "<svg></svg>"
-    if broken:
-        module, _, name = broken.rpartition(".")
-
-        def fail(*_: object) -> NoReturn:
-            raise KeyError(name)
-
-        setattr(importlib.import_module(module), name, fail)
 
 
 def _in_child(
@@ -240,7 +233,7 @@ def _call_all(
     """The child: makes every call and writes how each ended."""
     code = 1
     try:
-        resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+        _limit_memory()
         _set_up(parent, source)
         with answers.open("w") as stream:
             for verb in verbs:
@@ -250,6 +243,26 @@ def _call_all(
         code = 0
     finally:
         os._exit(code)
+
+
+def _limit_memory() -> None:
+    """Allow so much more than there is.
+
+    Memory that can be written is limited, not addresses: of those libraries reserve many, for every core.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = _writable_bytes() + MOST_BYTES
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _writable_bytes() -> int:
+    """What the limit counts already; 0 where the system does not say."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmData:")), 0)
 
 
 def _set_up(parent: Path, source: Path) -> None:
@@ -312,7 +325,7 @@ def _call(verb: str, run: Path, source: Path, most_s: float) -> Call:
         code=code,
         seconds=time.monotonic() - began,
         cpu_s=time.process_time() - began_cpu,
-        problem=problem or _problem_of(code, output, run),
+        problem=problem or problem_of(code, output),
     )
 
 
@@ -328,7 +341,8 @@ def _last_frame() -> str:
     )
 
 
-def _problem_of(code: int | None, output: Path, run: Path) -> str:
+def problem_of(code: int | None, output: Path) -> str:
+    """What is wrong with how a call ended; empty where it did what it should."""
     text = output.read_bytes()
     if b"Traceback (most recent call last)" in text:
         return "a traceback was printed"

@@ -2,13 +2,13 @@
 
 import contextlib
 import gzip
-import io
 import json
 import os
 import random
 import shutil
 import socket
 import stat
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -379,16 +379,29 @@ _made: list[bytes] = []
 
 
 def _bomb() -> bytes:
+    """Blanks between the ends of a trace; blocks of them are compressed once and repeated."""
     if not _made:
-        buffer = io.BytesIO()
-        with gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=9) as stream:
-            stream.write(b'{"traceEvents": [')
-            block = b" " * (1 << 20)
-            for _ in range(_BOMB_BYTES >> 20):
-                stream.write(block)
-            stream.write(b"]}")
-        _made.append(buffer.getvalue())
+        first, block = (_packed(text) for text in (b'{"traceEvents": [', b" " * (1 << 20)))
+        last = _packed(b"]}", zlib.Z_FINISH)
+        size = (_BOMB_BYTES % (1 << 32)).to_bytes(4, "little")
+        checksum = bytes(4)  # nobody reads so far
+        _made.append(
+            b"\x1f\x8b\x08"
+            + bytes(6)
+            + b"\xff"
+            + first
+            + block * (_BOMB_BYTES >> 20)
+            + last
+            + checksum
+            + size
+        )
     return _made[0]
+
+
+def _packed(text: bytes, end: int = zlib.Z_FULL_FLUSH) -> bytes:
+    """A part of a compressed stream that does not depend on what stands before it."""
+    packer = zlib.compressobj(9, wbits=-15)
+    return packer.compress(text) + packer.flush(end)
 
 
 def large_file(folder: Path, rng: random.Random) -> None:

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from scalescope.errors import ExitCode
 
@@ -64,9 +65,14 @@ def of_file(name: str, content: Content, *says: str, verb: str = "train", code: 
     )
 
 
-def of_flags(name: str, command: str, *says: str, code: int = 2) -> Case:
+def of_command(name: str, command: str, *says: str, **more: Any) -> Case:
     """Words of a command line, separated by blanks, that must be refused."""
-    return Case(name=f"flags: {name}", command=tuple(command.split()), says=says, code=ExitCode(code))
+    return Case(name=name, command=tuple(command.split()), says=says, **more)
+
+
+def of_flags(name: str, command: str, *says: str) -> Case:
+    """The same where nothing but the command line matters."""
+    return of_command(f"flags: {name}", command, *says)
 
 
 def write(folder: Path, files: Mapping[str, Content]) -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import importlib
 import inspect
-import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -29,18 +28,10 @@ cases, gpu_cases, measuring, scoring = (
 )
 HEALTHY = cases.HEALTHY
 ALL = cases.all_cases()
-CAUSES = [case for case in ALL if case.cause != HEALTHY]
 GPU_CASES = (*gpu_cases.CASES, *gpu_cases.TWO_RANKS)
 SLOW_RANK = next(case for case in ALL if case.cause == "slow rank")
 SLOW_LINK = next(case for case in ALL if case.cause == "slow link")
 WELL = next(case for case in ALL if case.cause == HEALTHY)
-
-
-def test_there_are_enough_cases_in_both_sets() -> None:
-    assert len(CAUSES) >= 90
-    assert len(ALL) - len(CAUSES) >= 40
-    for members in (CAUSES, [case for case in ALL if case.cause == HEALTHY]):
-        assert 0.35 < sum(case.is_held_out for case in members) / len(members) < 0.65
 
 
 def test_every_case_has_a_name_and_a_folder_of_its_own() -> None:
@@ -74,7 +65,7 @@ def test_every_cpu_job_trains_with_the_arguments_of_its_cases(name: str) -> None
     _train(model, data, loss, *optimizer)
 
 
-@pytest.mark.parametrize(("fixed", "tiny"), list(itertools.product((False, True), repeat=2)))
+@pytest.mark.parametrize(("fixed", "tiny"), [(False, False), (True, True)])
 def test_every_gpu_case_can_be_planned(fixed: bool, tiny: bool) -> None:
     host = host_of(FakeLauncher(CostModel(), TWO_CORES if tiny else with_gpus(1)))
     study = measuring.TrainStudy()
@@ -83,28 +74,6 @@ def test_every_gpu_case_can_be_planned(fixed: bool, tiny: bool) -> None:
         plan = study.plan(measuring.request_of(study, flags), host)
         assert {trial.world_size for trial in plan.trials} == {case.ranks}, case
         assert case.expected
-
-
-def test_a_fix_changes_the_job() -> None:
-    for case in GPU_CASES:
-        broken, fixed = (
-            case.flags(measuring.WORKLOADS, fixed=is_fixed, tiny=False) for is_fixed in (False, True)
-        )
-        assert broken != fixed
-
-
-GPU_JOBS = sorted({job for case in GPU_CASES for job in (case.job, case.fixed_job or case.job)})
-COMPILED = (
-    "transformer_compiled",
-    "transformer_graph_breaks",
-    "transformer_recompiled",
-    "transformer_padded",
-)
-
-
-@pytest.mark.parametrize("name", [name for name in GPU_JOBS if not name.endswith(COMPILED)])
-def test_every_gpu_job_trains_on_the_cpu_when_tiny(name: str) -> None:
-    _train(*_called(getattr(gpu_jobs, name)))
 
 
 def _called(factory: Callable[..., Any], **arguments: object) -> tuple[Any, ...]:
@@ -124,12 +93,6 @@ def _train(model: Any, data: Any, loss: Any, optimizer: Any = torch.optim.SGD) -
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_the_language_model_has_the_size_of_gpt_2() -> None:
-    options = gpu_jobs.language_options(gpu_jobs.FULL)
-    tied = options.d_model * options.vocab_size
-    assert options.model_size().parameters - tied == 124_439_808
-
-
 def verdict(case: Any, *costs: tuple[str, float], largest: str = HEALTHY) -> Any:
     top = next((rule for rule, share in costs if share > scoring.MATTERS), HEALTHY)
     return scoring.Verdict(case, top, costs, largest)
@@ -141,11 +104,6 @@ def test_the_first_finding_that_matters_is_judged() -> None:
     assert not verdict(SLOW_RANK, ("straggling rank", 0.04)).is_right
     assert verdict(WELL, ("straggling rank", 0.04)).is_right
     assert not verdict(WELL, ("straggling rank", 0.06)).is_right
-
-
-def test_the_baseline_must_name_the_cause() -> None:
-    assert verdict(SLOW_LINK, largest="slow link").baseline_is_right
-    assert not verdict(SLOW_LINK, largest=HEALTHY).baseline_is_right
 
 
 def test_a_disturbed_run_does_not_count() -> None:

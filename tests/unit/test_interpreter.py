@@ -1,7 +1,8 @@
-"""A module of the working folder must not replace an installed one, in any interpreter that is started."""
+"""Interpreters that are started, and what a script's own job loads."""
 
 import ast
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 import scalescope
 from scalescope.interpreter import forget_working_folder, python_module
+from scalescope.job import Job
 
 _SOURCES = Path(scalescope.__file__).parent
 
@@ -52,10 +54,36 @@ def test_no_module_is_started_in_another_way() -> None:
     started = [
         path.relative_to(_SOURCES).as_posix()
         for path in _SOURCES.rglob("*.py")
-        if any(
+        if '"-m"' in path.read_text(encoding="utf-8")
+        and any(
             isinstance(node, ast.List | ast.Tuple)
             and any(isinstance(part, ast.Constant) and part.value == "-m" for part in node.elts)
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         )
     ]
     assert started == ["interpreter.py"]
+
+
+_LOADED = """
+import sys
+import scalescope
+scalescope.Job(model=None, data=[])
+names = {"torch", "pydantic", "scalescope.studies", "scalescope.results"}
+sys.exit(", ".join(names & set(sys.modules)) or 0)
+"""
+
+
+def test_a_job_loads_nothing_else() -> None:
+    done = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_package_has_the_job() -> None:
+    assert scalescope.Job is Job
+
+
+def test_parts_of_a_job_have_names() -> None:
+    with pytest.raises(TypeError):
+        Job(None, [])  # type: ignore[misc, call-arg]
+    job = Job(model=1, data=2)
+    assert (job.loss, job.optimizer, job.step) == (None, None, None)

@@ -33,7 +33,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     "command",
     [
         "explain scale",
-        "report scale train --out page",
+        "report train --out page --format html,json",
         "compare train train",
         "list .",
         "predict --ledger",

@@ -12,9 +12,9 @@ import pytest
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 simulation = importlib.import_module("tuning.simulation")
 
-JOBS = simulation.load_jobs()[:40]  # four of each kind
+JOBS = simulation.load_jobs()[:20]  # two of each kind
 HELPS = 1.0005  # less than that is rounding of the truth
-BUDGETS_S = (30.0, 60.0, 180.0)
+BUDGETS_S = (30.0, 180.0)
 
 
 @functools.cache
@@ -71,7 +71,7 @@ def test_three_minutes_find_nearly_all_there_is() -> None:
     """Loose bounds: the benchmark has the figures."""
     helped = [(job, recommended(outcome)) for job, outcome in outcomes(180.0) if job.best_gain() > HELPS]
     regrets = [job.best_gain() / job.gain(levers) for job, levers in helped]
-    assert len(regrets) > 10
+    assert len(regrets) > 5
     assert statistics.median(regrets) < 1.05
     assert statistics.fmean(regrets) < 1.25
 
@@ -90,4 +90,4 @@ def test_a_larger_budget_finds_more() -> None:
         budget_s: statistics.fmean(job.gain(recommended(outcome)) for job, outcome in outcomes(budget_s))
         for budget_s in BUDGETS_S
     }
-    assert found[30.0] < found[60.0] < found[180.0]
+    assert found[30.0] < found[180.0]

@@ -1,7 +1,7 @@
 """What the machine or the environment cannot do: exit code 3, and what would work."""
 
 from scalescope.errors import ExitCode
-from tests.bad_input.case import Case, Folder, StoredRun
+from tests.bad_input.case import Case, Folder, StoredRun, of_command
 
 _CANNOT = ExitCode.CANNOT_RUN
 _STORAGE = ExitCode.STORAGE
@@ -21,84 +21,54 @@ _STEP = {
 }
 
 CASES = (
-    Case(
-        name="more ranks than GPUs",
-        command=("train", "--world-size", "4"),
+    of_command(
+        "more ranks than GPUs",
+        "train --world-size 4",
+        "4 ranks on 2 GPU(s)",
+        "--oversubscribe",
         gpus=2,
         code=_CANNOT,
-        says=("4 ranks on 2 GPU(s)", "--oversubscribe"),
     ),
-    Case(
-        name="more ranks than GPUs in a sweep",
-        command=("scale", "--world-size", "1,2,8"),
-        gpus=2,
-        code=_CANNOT,
-        says=("8 ranks on 2 GPU(s)", "--oversubscribe"),
-    ),
-    Case(
-        name="nccl without CUDA",
-        command=("train", "--backend", "nccl"),
-        code=_CANNOT,
-        says=("--backend nccl requires CUDA GPUs; use --backend gloo",),
-    ),
-    Case(
-        name="cuda without CUDA",
-        command=("train", "--device", "cuda"),
-        code=_CANNOT,
-        says=("--device cuda: torch finds no GPU here; use --device cpu",),
-    ),
-    Case(
-        name="split without a GPU",
-        command=("train", "--split-gpu", "2"),
-        code=_CANNOT,
-        says=("--split-gpu requires a CUDA GPU",),
-    ),
-    Case(
-        name="split for too many ranks",
-        command=("train", "--split-gpu", "2", "--world-size", "3"),
+    of_command("split without a GPU", "train --split-gpu 2", "--split-gpu requires a CUDA GPU", code=_CANNOT),
+    of_command(
+        "split for too many ranks",
+        "train --split-gpu 2 --world-size 3",
+        "--split-gpu 2 is for at most 2 ranks",
         gpus=1,
-        says=("--split-gpu 2 is for at most 2 ranks",),
     ),
-    Case(
-        name="link with nccl",
-        command=("train", "--link", "1gbit"),
+    of_command(
+        "link with nccl",
+        "train --link 1gbit",
+        "--link cannot be used with nccl",
+        "--device cpu",
         gpus=2,
         code=_CANNOT,
-        says=("--link cannot be used with nccl", "--device cpu"),
     ),
-    Case(
-        name="ranks beyond all cores",
-        command=("train", "--device", "cpu", "--world-size", "4096"),
+    of_command(
+        "ranks beyond all cores",
+        "train --device cpu --world-size 4096",
+        "4096 ranks on 2 core(s)",
+        "--oversubscribe",
         code=_CANNOT,
-        says=("4096 ranks on 2 core(s)", "--oversubscribe"),
     ),
-    Case(
-        name="batch beyond the memory",
-        command=("train", "--batch-size", "1e9"),
-        code=_CANNOT,
-        says=("needs at least", "--allow-oom"),
+    of_command(
+        "batch beyond the memory", "train --batch-size 1e9", "needs at least", "--allow-oom", code=_CANNOT
     ),
-    Case(name="collective of one rank", command=("comm", "--world-size", "1"), says=("at least 2",)),
-    Case(
-        name="output folder is a file",
-        command=("train", "--device=cpu", "--output-dir=f"),
+    of_command("collective of one rank", "comm --world-size 1", "at least 2"),
+    of_command(
+        "output folder is a file",
+        "train --device=cpu --output-dir=f",
+        "f: cannot be written: File exists",
         files={"f": "x"},
         code=_STORAGE,
-        says=("f: cannot be written: File exists",),
     ),
-    Case(
-        name="output folder below a file",
-        command=("train", "--device=cpu", "--output-dir=f/x"),
-        files={"f": "x"},
-        code=_STORAGE,
-        says=("f/x: cannot be written: Not a directory",),
-    ),
-    Case(
-        name="output folder holds a run",
-        command=("train", "--device=cpu", "--output-dir=r"),
+    of_command(
+        "output folder holds a run",
+        "train --device=cpu --output-dir=r",
+        "r already holds a run",
+        "--resume",
         files={"r": StoredRun("train")},
         leaves=True,
-        says=("r already holds a run", "--resume"),
     ),
     Case(
         name="output folder of 300 letters",
@@ -106,75 +76,47 @@ CASES = (
         code=_STORAGE,
         says=("File name too long",),
     ),
-    Case(
-        name="rank that is not a number",
-        command=("train",),
-        environment={**_RANK, "RANK": "zero"},
-        code=_CANNOT,
-        says=("RANK",),
+    of_command(
+        "rank that is not a number", "train", "RANK", environment={**_RANK, "RANK": "zero"}, code=_CANNOT
     ),
-    Case(
-        name="rank in another script",
-        command=("check",),
-        environment={**_RANK, "RANK": "²"},
-        code=_CANNOT,
-        says=("RANK",),
+    of_command(
+        "host list that is not one", "train", "n[1-", environment={**_STEP, "SLURM_STEP_NODELIST": "n[1-"}
     ),
-    Case(
-        name="step that is not a number",
-        command=("train",),
-        environment={**_STEP, "SLURM_PROCID": "first"},
-        code=_CANNOT,
-        says=("SLURM_PROCID is 'first'",),
-    ),
-    Case(
-        name="step in another script",
-        command=("train",),
-        environment={**_STEP, "SLURM_PROCID": "²"},
-        code=_CANNOT,
-        says=("SLURM_PROCID",),
-    ),
-    Case(
-        name="host list that is not one",
-        command=("train",),
-        environment={**_STEP, "SLURM_STEP_NODELIST": "n[1-"},
-        says=("n[1-",),
-    ),
-    Case(
-        name="host list of a million hosts",
-        command=("train",),
+    of_command(
+        "host list of a million hosts",
+        "train",
+        "n[1-99999999]",
         environment={**_STEP, "SLURM_STEP_NODELIST": "n[1-99999999]"},
-        says=("n[1-99999999]",),
     ),
-    Case(
-        name="command below torchrun",
-        command=("train", "--", "python", "t.py"),
-        environment=_RANK,
-        says=("a command starts its own ranks",),
+    of_command(
+        "command below torchrun", "train -- python t.py", "a command starts its own ranks", environment=_RANK
     ),
-    Case(
-        name="job inside a job",
-        command=("train", "--launcher", "slurm"),
-        environment=_RANK,
-        says=("--launcher slurm submits a job",),
+    of_command(
+        "job inside a job", "train --launcher slurm", "--launcher slurm submits a job", environment=_RANK
     ),
-    Case(
-        name="no sbatch",
-        command=("train", "--launcher", "slurm", "--time", "10m"),
+    of_command(
+        "job inside a step",
+        "train --launcher slurm --nodes 2",
+        "cannot be used inside one",
+        environment=_STEP,
+    ),
+    of_command(
+        "no sbatch",
+        "train --launcher slurm --time 10m",
+        "sbatch was not found: --launcher slurm ",
         environment={"PATH": "/nowhere"},
         code=_CANNOT,
-        says=("sbatch",),
         leaves=True,
     ),
-    Case(
-        name="nsys as a job",
-        command=("train", "--launcher", "slurm", "--time", "10m", "--profile", "--nsys", "--dry-run"),
-        says=("--nsys cannot be used with --launcher slurm",),
+    of_command(
+        "nsys as a job",
+        "train --launcher slurm --time 10m --profile --nsys --dry-run",
+        "--nsys cannot be used with --launcher slurm",
     ),
-    Case(
-        name="interleave where nothing was measured",
-        command=("compare", "r", "d", "--interleave"),
+    of_command(
+        "interleave where nothing was measured",
+        "compare r d --interleave",
+        "d",
         files={"r": StoredRun("train"), "d": Folder()},
-        says=("d",),
     ),
 )

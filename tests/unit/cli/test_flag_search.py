@@ -55,10 +55,3 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     first, *_ = json.loads(capsys.readouterr().out)
     assert (first["name"], first["key"]) == ("precision", "precision")
     assert first["choices"] == ["fp32", "tf32", "bf16", "fp16"]
-
-
-def test_nothing_found_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as leaving:
-        app.main(["settings", "presicion"])
-    assert leaving.value.code == 2
-    assert "did you mean precision?" in capsys.readouterr().err

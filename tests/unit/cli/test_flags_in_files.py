@@ -10,7 +10,6 @@ from scalescope.catalog import cards
 from scalescope.cli import app, measuring
 from scalescope.cli.help_pages import VerbOption
 from scalescope.cli.options import MeasuringCommand, SettingOption
-from scalescope.errors import BadInput
 from scalescope.studies.study import Study
 
 CONTEXT = click.Context(app.app)
@@ -78,6 +77,17 @@ def typed_and_written(option: VerbOption) -> tuple[list[str], str]:
     return [option.opts[0], sample(option)], f"{option.key}: {sample(option)}"
 
 
+def flags() -> list[tuple[str, str]]:
+    """Each flag once: what several verbs take from one card is the same everywhere."""
+    found: dict[tuple[str, str], tuple[str, str]] = {}
+    for verb in VERBS:
+        for option in options_of(verb):
+            owner = option.setting.card if isinstance(option, SettingOption) else verb
+            assert option.name is not None
+            found.setdefault((owner, option.name), (verb, option.name))
+    return list(found.values())
+
+
 def is_of_command(option: VerbOption) -> bool:
     """Whether a flag requires a training command besides."""
     commands = {owner.__name__ for owner in cards.command_cards()}
@@ -112,9 +122,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
     return ask
 
 
-@pytest.mark.parametrize(
-    ("verb", "name"), [(verb, option.name) for verb in VERBS for option in options_of(verb)]
-)
+@pytest.mark.parametrize(("verb", "name"), flags())
 def test_a_flag_and_its_key_mean_the_same(
     verb: str, name: str, asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,23 +150,3 @@ def test_a_typed_flag_wins_over_the_file(asked: Any, tmp_path: Path) -> None:
     study, request = asked("tune", str(file), "--threshold", "7%", "--precision", "fp32")
     assert study.threshold == pytest.approx(0.07)
     assert request["experiment"].asked("precision") == ("fp32",)
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        ("amp: maybe\n", r"e.yaml:1: amp: expected true or false, got 'maybe'"),
-        ("amp: true\nprecision: fp16\n", r"e.yaml:1: amp: is another name for precision"),
-        ("profile: true\nprofile_steps: 0\n", r"e.yaml:2: profile_steps: 0 is not in the range"),
-        ("levers: all\n", r"e.yaml:1: unknown key levers"),
-    ],
-)
-def test_a_bad_line_is_named(
-    lines: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "e.yaml"
-    file.write_text(lines)
-    with pytest.raises(SystemExit) as leaving:
-        app.main(["train", str(file), "--dry-run"])
-    assert leaving.value.code == BadInput("").exit_code
-    assert message in capsys.readouterr().err

@@ -51,14 +51,24 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_help_fits_a_screen(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_fits_a_screen_and_all_flags_are_on_the_second_page(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = page(*words, "--help", capsys=capsys)
     assert len(lines) <= LINES
     assert max(map(len, lines)) <= COLUMNS
+    usage, blank, purpose, *_ = lines
+    assert usage.startswith(f"Usage: scalescope {' '.join(words)} ")
+    assert blank == "" and purpose.startswith("  ") and purpose.strip()
+    text = "\n".join(page(*words, "--help-all", capsys=capsys))
+    options = [option for option in COMMANDS[words].params if isinstance(option, click.Option)]
+    assert all(option.opts[0] in text for option in options if not option.hidden)
 
 
 @pytest.mark.parametrize("verb", MEASURING)
-def test_the_first_page_has_groups_and_examples(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_page_has_groups_examples_and_what_is_common(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = page(verb, "--help", capsys=capsys)
     headings = [line.removesuffix(":") for line in lines if line.endswith(":") and line[0] != " "]
     assert {"Examples", "Ranks", "Run"} <= set(headings)
@@ -69,30 +79,13 @@ def test_the_first_page_has_groups_and_examples(verb: str, capsys: pytest.Captur
     assert (len(examples), len(commands)) == ((3, 1) if takes_commands else (2, 0))
     assert lines[0].endswith("[-- COMMAND...]") == takes_commands
     assert f"scalescope {verb} --help-all" in lines[-1]
-
-
-@pytest.mark.parametrize("verb", MEASURING)
-def test_the_examples_are_accepted(verb: str) -> None:
-    _, examples = text_and_examples(COMMANDS[verb,].help or "")
-    for example in examples:
-        _, _, *words = example.split()
-        COMMANDS[verb,].make_context(verb, list(words))
-
-
-@pytest.mark.parametrize("verb", MEASURING)
-def test_the_first_page_has_what_is_declared_common(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = "\n".join(page(verb, "--help", capsys=capsys))
     options = [option for option in COMMANDS[verb,].params if isinstance(option, VerbOption)]
     for option in options:
-        shown = f"  {option.brief_flag()}" in text
+        shown = f"  {option.brief_flag()}" in "\n".join(lines)
         assert shown == (option.common is not None), option.opts
-
-
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_all_flags_are_on_the_second_page(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    text = "\n".join(page(*words, "--help-all", capsys=capsys))
-    options = [option for option in COMMANDS[words].params if isinstance(option, click.Option)]
-    assert all(option.opts[0] in text for option in options if not option.hidden)
+    for example in text_and_examples(COMMANDS[verb,].help or "")[1]:  # they are accepted
+        _, _, *words = example.split()
+        COMMANDS[verb,].make_context(verb, list(words))
 
 
 def plan_of(verb: str, machine: Machine) -> Plan:
@@ -148,16 +141,6 @@ def test_a_default_in_words_is_what_is_measured(verb: str, name: str) -> None:
     assert option.stated.text.partition(";")[0] == words
     for machine, values in zip((TWO_CORES, with_gpus(4)), wanted, strict=True):
         assert set(plan_of(verb, machine).experiment.asked(name)) == values
-
-
-def test_every_default_in_words_is_held_by_a_test() -> None:
-    told = {
-        (verb, option.setting.name)
-        for verb in MEASURING
-        for option in COMMANDS[verb,].params
-        if isinstance(option, SettingOption) and isinstance(option.stated, InWords)
-    }
-    assert told == {*IN_WORDS, ("run", "window"), ("tune", "window")}
 
 
 @pytest.mark.parametrize(("machine", "most"), [(TWO_CORES, 1.5), (with_gpus(4), 3.0)])

@@ -1,6 +1,5 @@
 """Flags are made from the cards, and what is typed becomes the same entries as a file's lines."""
 
-from pathlib import Path
 from typing import ClassVar
 
 import click
@@ -10,7 +9,6 @@ from scalescope.catalog import cards
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import settings_of
 from scalescope.cli.options import MeasuringCommand, given_flags, measuring_verb
-from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.yaml_file import Entries, Given
 from scalescope.studies.study import Study
 
@@ -39,55 +37,34 @@ def help_of(name: str) -> str:
     return option.help
 
 
-def test_nothing_typed_is_nothing_given() -> None:
-    assert typed() == {}
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        ("", {}),
+        ("--world-size 1,2", {"world_size": (Given("1", "--world-size"), Given("2", "--world-size"))}),
+        ("--output-dir a,b", {"output_dir": (Given("a,b", "--output-dir"),)}),  # it cannot be swept
+        ("--static-graph", {"static_graph": (Given("true", "--static-graph"),)}),
+        ("--no-static-graph", {"static_graph": (Given("false", "--static-graph"),)}),
+        ("--nproc-per-node 2", {"world_size": (Given("2", "--world-size"),)}),
+        ("--amp", {"precision": (Given("bf16", "--amp"),)}),
+        (
+            "--env A=1,2 --env A=3 --env B==x --env C=",
+            {
+                "env.A": (Given("1,2", "--env A"), Given("3", "--env A")),
+                "env.B": (Given("=x", "--env B"),),
+                "env.C": (Given("", "--env C"),),
+            },
+        ),
+        ("--resume --dry-run --strict --yes -v --own x e.yaml", {}),
+    ],
+)
+def test_flags_become_entries(words: str, given: Entries) -> None:
+    assert typed(*words.split()) == given
 
 
-def test_a_comma_separates_the_values_of_a_sweep() -> None:
-    assert typed("--world-size", "1,2") == {
-        "world_size": (Given("1", "--world-size"), Given("2", "--world-size"))
-    }
-
-
-def test_a_setting_that_cannot_be_swept_keeps_its_commas() -> None:
-    assert typed("--output-dir", "a,b") == {"output_dir": (Given("a,b", "--output-dir"),)}
-
-
-@pytest.mark.parametrize(("flag", "text"), [("--static-graph", "true"), ("--no-static-graph", "false")])
-def test_a_switch_has_two_forms(flag: str, text: str) -> None:
-    assert typed(flag) == {"static_graph": (Given(text, "--static-graph"),)}
-
-
-def test_an_alias_is_the_same_setting() -> None:
-    assert typed("--nproc-per-node", "2") == typed("--world-size", "2")
-
-
-def test_a_short_form_is_its_setting_at_one_value() -> None:
-    assert typed("--amp") == {"precision": (Given("bf16", "--amp"),)}
+def test_a_short_form_cannot_stand_beside_its_setting() -> None:
     with pytest.raises(click.UsageError, match="--amp is short for --precision bf16; give one of them"):
         typed("--amp", "--precision", "fp16")
-
-
-def test_env_is_swept_by_repeating_the_flag() -> None:
-    assert typed("--env", "A=1,2", "--env", "A=3", "--env", "B==x", "--env", "C=") == {
-        "env.A": (Given("1,2", "--env A"), Given("3", "--env A")),
-        "env.B": (Given("=x", "--env B"),),
-        "env.C": (Given("", "--env C"),),
-    }
-
-
-def test_env_without_a_value_is_refused() -> None:
-    with pytest.raises(click.UsageError, match=r"^--env A: expected NAME=VALUE$"):
-        typed("--env", "A")
-
-
-def test_switches_of_the_run_and_own_options_are_no_settings() -> None:
-    assert typed("--resume", "--dry-run", "--strict", "--yes", "-v", "--own", "x", "e.yaml") == {}
-
-
-def test_the_experiment_file_is_a_path() -> None:
-    context = example.make_context("example", ["e.yaml", "--seed", "1"])
-    assert context.params["experiment"] == Path("e.yaml")
 
 
 def test_every_setting_is_one_flag() -> None:
@@ -98,17 +75,6 @@ def test_every_setting_is_one_flag() -> None:
     public = {name for name, versions in cards.all_settings("train").items() if not versions[0].internal}
     assert public | {setting.name for setting in settings_of(Measuring)} <= set(options)
     assert "without_communication" not in options
-
-
-@pytest.mark.parametrize(
-    "name", sorted({setting.name for setting in settings_of(Measuring)} | {"lr", "device", "backend"})
-)
-def test_every_flag_is_accepted_by_the_request(name: str) -> None:
-    """The name a flag gives its value is the name the request knows."""
-    switches = dict.fromkeys(("allow_oom", "redact_env", "repeat_disturbed"), "")
-    text = {"device": "=cpu", "backend": "=gloo", **switches}.get(name, "=5")
-    built = build_experiment("train", "train", {}, typed(f"--{name.replace('_', '-')}{text}"), {})
-    assert name in built.settings or str(getattr(built.measuring, name)).startswith(("5", "True"))
 
 
 def test_help_describes_the_default() -> None:

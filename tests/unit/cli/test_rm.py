@@ -165,13 +165,14 @@ def test_latest_points_at_the_newest_run_that_is_left(rm: Rm) -> None:
 
 def test_what_every_verb_writes_is_ours(rm: Rm) -> None:
     verbs = {"train": train, "scale": scale, "run": standard_run, "comm": comm, "memory": memory}
-    asked = {"comm": {"world_size": 2}, "memory": {"batch_size": [2, 4]}}
+    small = {"world_size": [1, 2], "batch_size": 8, "repeats": 1}
+    asked = {"comm": {"world_size": 2}, "memory": {"batch_size": [2, 4]}, "scale": small, "run": small}
     for verb, study in verbs.items():
         request = ask(verb, output_dir=f"runs/{verb}", **asked.get(verb, {}))  # type: ignore[arg-type]
         study(request, FakeLauncher(CostModel()), RecordingWatcher())
     levers = {"levers": ("bucket_cap_mb",)}
     tune(
-        ask("tune", output_dir="runs/tune", world_size=2),
+        ask("tune", output_dir="runs/tune", world_size=2, budget="60s"),
         FakeLauncher(CostModel()),
         RecordingWatcher(),
         **levers,

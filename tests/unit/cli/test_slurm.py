@@ -8,11 +8,20 @@ import pytest
 from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.local import launcher as local
 from scalescope.studies.study import Report
-from tests.unit.cli.test_app import Run, refusal
-from tests.unit.cli.test_app import run as run
+
+from .conftest import Run
 
 _NOTHING = Report(sections=())
 _JOB = ("--launcher=slurm", "--nodes=2")
+
+
+def refusal(run: Run, *arguments: str) -> str:
+    """The one line that refuses a command, which leaves nothing behind and ends with exit code 2."""
+    ended = run(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("scalescope: ") and ended.err.count("\n") == 1
+    assert list(Path.cwd().iterdir()) == []
+    return str(ended.err)
 
 
 def _only_where(err: str) -> bool:
@@ -23,7 +32,7 @@ def _only_where(err: str) -> bool:
 _LAUNCHES = {"scale": "0 1 2 3 4", "tune": "$(printf 'next %.0s' {1..500})"}
 
 
-@pytest.mark.parametrize("verb", ["scale", "train", "comm", "memory", "tune"])
+@pytest.mark.parametrize("verb", ["scale", "comm", "tune"])
 def test_a_dry_run_prints_the_script_and_leaves_nothing(run: Run, verb: str) -> None:
     ended = run(verb, *_JOB, "--gpus-per-node=4", "--time=1h", "--name=mine", "--dry-run")
     assert ended.code == 0
@@ -138,11 +147,6 @@ def test_what_slurm_is_asked_is_no_part_of_the_request(run: Run, monkeypatch: py
         ("run", _FILE, "exp.yaml:1: launcher: run cannot be a job; comm, memory, scale, train, tune can"),
         ("train", _FILE.replace("2", "[1, 2]"), "exp.yaml:2: nodes: takes one value, not a list"),
         ("train", _FILE.replace("2", "x"), "exp.yaml:2: nodes: expected a whole number"),
-        (
-            "train",
-            _FILE.replace("slurm", "slrm"),
-            "exp.yaml:1: launcher: must be one of local, slurm, got 'slrm'",
-        ),
     ],
 )
 def test_what_a_file_cannot_ask_of_slurm(run: Run, verb: str, text: str, message: str) -> None:
@@ -173,47 +177,18 @@ def test_a_template_and_setup_of_one_s_own(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--nodes=2",), "--nodes is for jobs; add --launcher slurm"),
-        (("--setup=true",), "--setup is for jobs; add --launcher slurm"),
-        (("--launcher=slrm",), "--launcher: must be one of local, slurm, got 'slrm'; did you mean slurm?"),
         ((*_JOB, "--nodes=3"), "--nodes takes one value"),
-        (("--launcher=slurm", "--nodes=0"), "--nodes: must be at least 1"),
         ((*_JOB, "--gpus-per-node=2", "--tasks-per-node=2"), "give one"),
         ((*_JOB, "--device=cuda"), "--device cuda needs --gpus-per-node"),
         ((*_JOB, "--world-size=1,4"), "4 ranks do not fit a job of 2; ask for more nodes"),
         ((*_JOB, "--env=NCCL_DEBUG=INFO"), "put 'export NAME=VALUE' into --setup"),
         ((*_JOB, "--setup=a", "--setup=export HF_TOKEN=hunter2"), "--setup: line 2 holds a secret"),
         ((*_JOB, "--link=1gbit"), "use --launcher local"),
-        ((*_JOB, "--name=a;b"), "--name: expected 1 to 64 letters"),
-        ((*_JOB, "--partition=$(id)"), "--partition: '$(id)' is not allowed in an sbatch script"),
-        ((*_JOB, "--account=a b"), "--account: 'a b' is not allowed in an sbatch script"),
-        ((*_JOB, "--time=soon"), "--time: expected a time such as 30m"),
-        ((*_JOB, "--output-dir=a b"), "is not allowed in an sbatch script"),
-        ((*_JOB, "--slurm-template=none.sh"), "--slurm-template: none.sh: No such file or directory"),
         ((*_JOB, "--resume", "--output-dir=nowhere"), "has no run that SLURM began"),
-        ((*_JOB, "--batch-size=x"), "--batch-size: expected a whole number"),
     ],
 )
 def test_what_cannot_be_a_job_is_refused(run: Run, flags: tuple[str, ...], message: str) -> None:
     assert message in refusal(run, "train", *flags)
-
-
-def test_a_rank_of_a_job_submits_no_other(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = {"STEP_ID": "0", "PROCID": "0", "LOCALID": "0", "NTASKS": "2", "STEP_NODELIST": "n[1-2]"}
-    for name, value in step.items():
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    assert "cannot be used inside one" in refusal(run, "train", *_JOB)
-
-
-def test_a_missing_slurm_is_reported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    ended = run("train", *_JOB, "--device=cpu")
-    assert ended.code == 3
-    assert ended.err.startswith("scalescope: sbatch was not found: --launcher slurm ")
-
-
-def test_other_verbs_have_no_jobs(run: Run) -> None:
-    assert "no such option --launcher" in refusal(run, "run", "--launcher=slurm")
 
 
 def test_lint_ends_with_what_it_found(run: Run, tmp_path: Path) -> None:
@@ -231,29 +206,6 @@ def test_lint_ends_with_what_it_found(run: Run, tmp_path: Path) -> None:
     assert (ended.code, ended.out) == (0, f"{script}: no mistakes found\n")
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (None, "No such file"),
-        (b"\xff\xfe", "not UTF-8 text"),
-        (b"#!/bin/bash\n\0", "not a script but binary data"),
-        (b"", "empty"),
-        (b" \n", "empty"),
-        (b"#!/bin/bash\n" + b"true\n" * (2 << 20), "too large for a job script (at most 64 KiB)"),
-    ],
-)
-def test_a_script_that_cannot_be_read_is_bad_input(
-    run: Run, tmp_path: Path, content: bytes | None, words: str
-) -> None:
-    script = tmp_path / "job.sh"
-    if content is not None:
-        script.write_bytes(content)
-    ended = run("slurm", "lint", str(script))
-    assert ended.code == 2
-    assert ended.err.startswith(f"scalescope: {script}: {words}")
-    assert ended.err.count("\n") == 1
-
-
 def test_lint_sees_dos_line_breaks(run: Run, tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     script.write_bytes(
@@ -263,21 +215,3 @@ def test_lint_sees_dos_line_breaks(run: Run, tmp_path: Path) -> None:
     assert (ended.code, ended.err) == (8, "")
     assert ended.out.startswith(f"{script}:1: a DOS line break: sbatch rejects")
     assert ended.out.endswith("1 mistake found\n")
-
-
-def test_lint_of_a_folder_is_bad_input(run: Run, tmp_path: Path) -> None:
-    assert "Is a directory" in refusal(run, "slurm", "lint", str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("train", "--only-launch=next"), "--only-launch: next is not for train; it takes a number from 0"),
-        (("tune", "--only-launch=0"), "--only-launch: 0 is not for tune; it takes next"),
-        (("tune", "--only-launch=-1"), "expected a number from 0, or next, got '-1'"),
-    ],
-)
-def test_a_part_of_a_run_is_a_number_or_the_next_launch(
-    run: Run, words: tuple[str, ...], message: str
-) -> None:
-    assert message in refusal(run, *words)

@@ -1,14 +1,9 @@
 """The flags of `train` that ask for a trace: what they ask for, what is refused, and what repeats the run."""
 
-from pathlib import Path
-
 import click
 import pytest
 
-from scalescope.cli import app
 from scalescope.cli.verbs import train
-from scalescope.launch.fake import CostModel, FakeLauncher
-from scalescope.launch.local import launcher as local
 from scalescope.studies.trace.profiling import Profiling
 from scalescope.studies.training.train import TrainStudy
 
@@ -58,20 +53,3 @@ def test_words_of_switches_have_no_value(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_trace_holds_one_to_a_hundred_steps(monkeypatch: pytest.MonkeyPatch, steps: str) -> None:
     with pytest.raises(click.BadParameter, match="1<=x<=100"):
         asked(monkeypatch, "--profile", f"--profile-steps={steps}")
-
-
-def test_a_rank_that_does_not_exist_is_refused_before_anything_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    launcher = FakeLauncher(CostModel())
-    monkeypatch.setattr(local, "LocalLauncher", lambda: launcher)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as leaving:
-        app.main(["train", "--world-size=2", "--profile", "--profile-ranks=7"])
-    assert leaving.value.code == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert "ranks are 0 to 1" in printed.err
-    assert printed.err.startswith("scalescope: --profile-ranks 7: ") and printed.err.count("\n") == 1
-    assert launcher.launched == []
-    assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,7 @@
 """Settings that distinguish trials get a column or a label; those in every table, and equal ones, do not."""
 
+import pytest
+
 from scalescope.experiment.trial import Trial
 from scalescope.report.varied import disambiguate, shown_value, varied_settings
 
@@ -10,57 +12,42 @@ def trials(*changes: dict[str, object]) -> list[Trial]:
     return [Trial(settings={**BASE, **change}) for change in changes]
 
 
-def test_equal_settings_are_not_varied() -> None:
-    assert varied_settings(trials({}, {})) == ()
-    assert varied_settings([]) == ()
+SHOWN = {
+    "world_size": 2,
+    "batch_size": None,
+    "global_batch_size": 64,
+    "oversubscribe": True,
+    "without_communication": True,
+    "purpose": "nccl_log",
+}
 
 
-def test_varied_settings_are_named_in_order() -> None:
-    assert varied_settings(trials({"seed": 1}, {"seed": 2, "precision": "bf16"})) == ("precision", "seed")
-
-
-def test_what_every_table_shows_is_left_out() -> None:
-    shown = {
-        "world_size": 2,
-        "batch_size": None,
-        "global_batch_size": 64,
-        "oversubscribe": True,
-        "without_communication": True,
-        "purpose": "nccl_log",
-    }
-    assert varied_settings(trials(dict.fromkeys(shown, 0), shown)) == ()
-
-
-def test_a_setting_that_only_some_trials_have_is_not_varied_by_that() -> None:
-    assert varied_settings(trials({}, {"bucket_cap_mb": 25})) == ()
-    assert varied_settings(trials({}, {"bucket_cap_mb": 25}, {"bucket_cap_mb": None})) == ("bucket_cap_mb",)
-
-
-def test_a_plain_baseline_does_not_make_the_strategy_varied() -> None:
-    assert varied_settings(trials({"strategy": "single"}, {"strategy": "ddp"})) == ()
-    assert varied_settings(trials({"strategy": "fsdp"}, {"strategy": "ddp"})) == ("strategy",)
-
-
-def test_variables_are_compared_by_their_values() -> None:
-    assert varied_settings(trials({"env": {"A": "1"}}, {"env": {"A": "1"}})) == ()
-    assert varied_settings(trials({"env": {"A": "1"}}, {"env": {"A": "2"}})) == ("env",)
-
-
-def test_true_and_one_are_different_values() -> None:
-    assert varied_settings(trials({"flag": True}, {"flag": 1})) == ("flag",)
+@pytest.mark.parametrize(
+    ("changes", "varied"),
+    [
+        ([], ()),
+        ([{}, {}], ()),
+        ([{"seed": 1}, {"seed": 2, "precision": "bf16"}], ("precision", "seed")),
+        ([dict.fromkeys(SHOWN, 0), SHOWN], ()),  # every table shows them
+        ([{}, {"bucket_cap_mb": 25}], ()),  # only some trials have it
+        ([{}, {"bucket_cap_mb": 25}, {"bucket_cap_mb": None}], ("bucket_cap_mb",)),
+        ([{"strategy": "single"}, {"strategy": "ddp"}], ()),  # a plain baseline
+        ([{"strategy": "fsdp"}, {"strategy": "ddp"}], ("strategy",)),
+        ([{"env": {"A": "1"}}, {"env": {"A": "1"}}], ()),
+        ([{"env": {"A": "1"}}, {"env": {"A": "2"}}], ("env",)),
+        ([{"flag": True}, {"flag": 1}], ("flag",)),
+    ],
+)
+def test_settings_that_distinguish_trials_are_varied(
+    changes: list[dict[str, object]], varied: tuple[str, ...]
+) -> None:
+    assert varied_settings(trials(*changes)) == varied
 
 
 def test_values_are_shown_as_a_person_writes_them() -> None:
-    (trial,) = trials({"link": "1gbit", "env": {"A": "1", "B": "x y"}, "threads_per_rank": 2})
-    assert shown_value(trial, "link") == "1gbit"
-    assert shown_value(trial, "threads_per_rank") == "2"
-    assert shown_value(trial, "env") == "A=1 B=x y"
-
-
-def test_what_is_missing_is_a_dash() -> None:
-    (trial,) = trials({"link": None})
-    assert shown_value(trial, "link") == "—"
-    assert shown_value(trial, "bucket_cap_mb") == "—"
+    (trial,) = trials({"link": "1gbit", "env": {"A": "1", "B": "x y"}, "threads_per_rank": 2, "seed": None})
+    names = ("link", "threads_per_rank", "env", "seed", "bucket_cap_mb")
+    assert [shown_value(trial, name) for name in names] == ["1gbit", "2", "A=1 B=x y", "—", "—"]
 
 
 def test_equal_labels_are_distinguished_by_unusual_settings() -> None:

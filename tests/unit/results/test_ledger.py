@@ -113,19 +113,19 @@ _FIELDS = [*json.loads(ledger_line(ENTRY)), *(f"kind.{name}" for name in datacla
 _VALUES = ["1e999", "-1e999", "NaN", "1e300", "-1", "0", '"many"', "{}", "[]", "true", "9" * 50]
 
 
-@pytest.mark.parametrize("name", _FIELDS)
-def test_any_value_of_any_field_is_usable_or_left_out(file: Path, name: str) -> None:
-    raw = json.loads(ledger_line(ENTRY))
-    owner, key = (raw["kind"], name.removeprefix("kind.")) if name.startswith("kind.") else (raw, name)
-    owner[key] = "VALUE"
-    text = json.dumps(raw)
+def test_any_value_of_any_field_is_usable_or_left_out(file: Path) -> None:
     file.parent.mkdir(parents=True)
-    file.write_text("\n".join(text.replace('"VALUE"', value) for value in _VALUES))
-    ledger = read_ledger(shipped=False)
-    assert len(ledger.warnings) == 1  # no field takes all of these
-    ledger_rows(ledger.entries)
-    for residual in residuals_of(ledger.entries):
-        assert math.isfinite(residual.step) and math.isfinite(residual.distance)
+    for name in _FIELDS:
+        raw = json.loads(ledger_line(ENTRY))
+        owner, key = (raw["kind"], name.removeprefix("kind.")) if name.startswith("kind.") else (raw, name)
+        owner[key] = "VALUE"
+        text = json.dumps(raw)
+        file.write_text("\n".join(text.replace('"VALUE"', value) for value in _VALUES))
+        ledger = read_ledger(shipped=False)
+        assert len(ledger.warnings) == 1, name  # no field takes all of these
+        ledger_rows(ledger.entries)
+        for residual in residuals_of(ledger.entries):
+            assert math.isfinite(residual.step) and math.isfinite(residual.distance), name
 
 
 def test_an_entry_that_could_not_be_read_back_is_not_added(file: Path) -> None:
@@ -181,7 +181,7 @@ _WRITER = """
 import dataclasses, sys
 from scalescope.results.ledger import LedgerEntry, PredictionKind, add_to_ledger
 kind = PredictionKind(strategy="ddp", backend="gloo", curve="same ranks")
-for number in range(40):
+for number in range(10):
     for trial in (f"{sys.argv[1]}-{number}", f"shared-{number}"):
         add_to_ledger([LedgerEntry(kind=kind, world_size=2, curve_ranks=2, predicted_s=1.0, low_s=0.5,
                                    high_s=2.0, measured_s=1.0, trial_id=trial)])
@@ -189,22 +189,13 @@ for number in range(40):
 
 
 def test_several_writers_lose_nothing_and_repeat_nothing(file: Path) -> None:
-    writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(number)]) for number in range(3)]
-    assert [writer.wait(timeout=patience(120)) for writer in writers] == [0, 0, 0]
+    writers = [subprocess.Popen([sys.executable, "-c", _WRITER, str(number)]) for number in range(2)]
+    assert [writer.wait(timeout=patience(120)) for writer in writers] == [0, 0]
     ledger = read_ledger(shipped=False)
     assert ledger.warnings == ()
     names = [entry.trial_id for entry in ledger.entries]
-    assert len(names) == len(set(names)) == 3 * 40 + 40
-    assert len(file.read_text().splitlines()) == 160
-
-
-def test_a_place_that_cannot_be_written_is_a_storage_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("SCALESCOPE_LEDGER", str(tmp_path / "file" / "ledger.jsonl"))
-    with pytest.raises(StorageError, match="could not be written"):
-        add_to_ledger([ENTRY])
+    assert len(names) == len(set(names)) == 2 * 10 + 10
+    assert len(file.read_text().splitlines()) == 30
 
 
 def test_the_shipped_ledger_is_whole() -> None:

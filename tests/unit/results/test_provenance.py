@@ -169,6 +169,11 @@ def test_a_script_that_runs_where_its_folder_was_removed_has_no_known_files(
     assert local_files({}) == {}
 
 
+def configure(directory: Path, section: str, *lines: str) -> None:
+    with (directory / ".git" / "config").open("a") as stream:
+        stream.write("\n".join((f"[{section}]", *lines, "")))
+
+
 def hostile_checkout(directory: Path) -> Path:
     """A checkout whose configuration names programs for everything that git may run; the file they leave."""
     mark, program = directory / "was-run", directory / "program"
@@ -179,11 +184,16 @@ def hostile_checkout(directory: Path) -> Path:
     (directory / ".gitattributes").write_text("file filter=evil diff=evil export-subst\n")
     git(directory, "add", "file", ".gitattributes")
     git(directory, "commit", "-q", "-m", "first")
-    for name in ("core.fsmonitor", "core.pager", "diff.external", "gpg.program", "core.sshCommand"):
-        git(directory, "config", name, str(program))
-    for name in ("filter.evil.clean", "filter.evil.smudge", "diff.evil.textconv"):
-        git(directory, "config", name, str(program))
-    git(directory, "config", "filter.evil.required", "true")
+    sections = {
+        "core": ("fsmonitor", "pager", "sshCommand"),
+        "diff": ("external",),
+        "gpg": ("program",),
+        'filter "evil"': ("clean", "smudge"),
+        'diff "evil"': ("textconv",),
+    }
+    for section, names in sections.items():
+        configure(directory, section, *(f"{name} = {program}" for name in names))
+    configure(directory, 'filter "evil"', "required = true")
     hook = directory / ".git" / "hooks" / "post-index-change"
     hook.parent.mkdir(exist_ok=True)
     hook.hardlink_to(program)
@@ -215,20 +225,15 @@ def test_restoring_a_commit_runs_no_filter_of_the_checkout(tmp_path: Path) -> No
 
     with tarfile.open(tmp_path / "code.tar") as files:
         assert files.getnames() == [".gitattributes", "file"]
+    for name in ("--output=x", "HEAD", "", "0123456; touch x"):  # what is not a commit never reaches git
+        assert not has_commit(checkout, name)
+        assert not git_archive(checkout, name, tmp_path / "none.tar")
     assert not mark.exists()
-
-
-@pytest.mark.parametrize("name", ["--output=x", "HEAD", "", "0123456; touch x"])
-def test_a_stored_commit_that_is_none_never_reaches_git(name: str, tmp_path: Path) -> None:
-    hostile_checkout(tmp_path)
-
-    assert not has_commit(tmp_path, name)
-    assert not git_archive(tmp_path, name, tmp_path / "code.tar")
 
 
 def test_a_filter_that_no_switch_can_name_leaves_cleanliness_unknown(tmp_path: Path) -> None:
     mark = hostile_checkout(tmp_path)
-    git(tmp_path, "config", "filter.e=v.clean", str(tmp_path / "program"))
+    configure(tmp_path, 'filter "e=v"', f"clean = {tmp_path / 'program'}")
 
     state = git_state(tmp_path)
 

@@ -79,13 +79,6 @@ def test_the_verdict_names_latency_and_the_best_bandwidth() -> None:
     )
 
 
-def test_time_and_bandwidth_are_the_same_statistic() -> None:
-    row = make_row(1 << 20, 1e-3, 1e-3, 4e-3)  # median 1 ms, mean 2 ms
-    text = verdict((row,))
-    assert "takes 2,000 µs" in text and "524 MB/s bus bandwidth" in text
-    assert row.algbw_bytes_per_s * row.time_s == pytest.approx(1 << 20)
-
-
 def test_without_all_reduce_the_first_collective_is_named() -> None:
     assert verdict((make_row(0, 0.02, collective="barrier"),)) == (
         "barrier over 2 ranks takes 20.0 ms at 0 B (mean over iterations)."
@@ -123,7 +116,7 @@ def test_curves_are_by_collective_type_and_ranks() -> None:
     sizes = [1 << power for power in range(4, 24, 2)]
     rows = (
         *(make_row(size, 5e-6 + 2e-10 * size) for size in sizes),
-        make_row(64, 1e-3, dtype="int8"),
+        make_row(64, 1e-3, 2e-3, 90e-3, dtype="int8"),
         make_row(64, 1e-3, ranks=4),
         make_row(0, 1e-3, collective="barrier"),
     )
@@ -137,16 +130,12 @@ def test_curves_are_by_collective_type_and_ranks() -> None:
     ]
     assert [size for size, _ in first["points"]] == sizes
     assert [time_s for _, time_s in first["points"]] == pytest.approx([5e-6 + 2e-10 * size for size in sizes])
+    assert others[0]["points"] == [[64, pytest.approx(31e-3)]]  # the mean over iterations
     fitted = first["fits"]["a+bS"]
     assert fitted["coefficients"] == pytest.approx([5e-6, 2e-10])
     assert fitted["median_relative_error"] == pytest.approx(0, abs=1e-9)
     assert len(first["fits"]["a+bS+c*sqrt(S)"]["coefficients"]) == 3
     assert [other["fits"] for other in others] == [{"a+bS": None, "a+bS+c*sqrt(S)": None}] * 2
-
-
-def test_a_curve_takes_the_mean_over_iterations() -> None:
-    (curve,) = curves_json((make_row(64, 1e-3, 2e-3, 90e-3),))["curves"]
-    assert curve["points"] == [[64, pytest.approx(31e-3)]]
 
 
 def test_results_hold_every_statistic() -> None:

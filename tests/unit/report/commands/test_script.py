@@ -1,12 +1,16 @@
-"""How a command was measured, in sentences: steps, samples, what was left out and what remains."""
+"""How a command was measured, in sentences, and short names of jobs."""
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from scalescope.analysis.configurations import configurations
 from scalescope.experiment.ablations import without_communication
-from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
+from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, dataset_of
 from scalescope.report.chapter import chapters_of
+from scalescope.report.commands.jobs import command_name, job_name, units_of
 from scalescope.report.commands.script import script_sections
 from scalescope.report.performance import performance_text
 from scalescope.report.render.tables import tables
@@ -16,8 +20,8 @@ from scalescope.report.scaling.sections import next_after_scaling, scaling_secti
 from scalescope.report.training.sections import training_sections
 from scalescope.results.result import Result
 from scalescope.results.run import Run
-from tests.builders.commands import COMMAND, command_launches, make_command
-from tests.builders.results import make_result, make_trial
+from tests.builders.commands import COMMAND, command_launch, command_launches, make_command
+from tests.builders.results import make_configuration, make_result, make_trial
 
 ONE, TWO = make_command(), make_command(ranks=2)
 STEPS = (0.030, 0.0301)
@@ -164,3 +168,38 @@ def test_no_chapter_shows_losses_of_a_command_without_communication() -> None:
     ablated = [member for member in AnalyzedRun(run).measured if member.trial.is_ablation]
     assert ablated and all(not launch.losses for member in ablated for launch in member.launches)
     assert "12,345" not in plain_text(s for c in chapters_of(report_input) for s in c.sections)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("torchrun --nproc-per-node={world_size} train.py --lr 1", "train.py"),
+        ("python -u 'my scripts/pre train.py' --config c.py", "pre train.py"),
+        ("python -m torch.distributed.run --nproc-per-node 2 train.py", "train.py"),
+        ("python -m torch.distributed.run --nproc-per-node 2 -m package.train", "package.train"),
+        ("torchrun -m package.train --lr 1", "package.train"),
+        ("accelerate launch --num_processes 2 nlp.py", "nlp.py"),
+        ("/opt/bin/pretrain --gpus 2", "pretrain"),
+        ("python 'train.py", "python 'train.py"),
+    ],
+)
+def test_a_command_is_named_by_its_script(command: str, name: str) -> None:
+    assert command_name(command) == name
+
+
+def test_other_jobs_are_named_by_their_workload() -> None:
+    assert job_name(make_trial()) == "mlp"
+    assert job_name(make_command()) == "train.py"
+
+
+def test_a_command_is_its_own_data() -> None:
+    (configuration,) = configurations([command_launch(make_command(), 0.1)])
+    assert dataset_of(configuration) == "train.py"
+
+
+def test_units_are_those_that_commands_count() -> None:
+    (tokens,) = configurations([command_launch(make_command(observed_unit="tokens"), 0.1)])
+    (unknown,) = configurations([command_launch(make_command(), 0.1, samples=None)])
+    assert units_of([tokens]) == "tokens"
+    assert units_of([tokens, unknown]) == "steps or tokens"
+    assert units_of([make_configuration(make_trial(), 0.1)]) == units_of([]) == "samples"

@@ -1,16 +1,19 @@
-"""The output of `compare`: the sentence, the table, the differences, and Markdown with everything escaped."""
+"""The output of `compare`: the sentence, the table, the differences, and what would decide."""
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from scalescope.analysis.comparison.environments import Difference
 from scalescope.analysis.comparison.runs import Failed, RunComparison, compare_runs
+from scalescope.analysis.run_spread import DEFAULT_SPREAD, RunSpread
+from scalescope.analysis.verdicts import NO_SPREAD
 from scalescope.experiment.trial import Trial
 from scalescope.report.comparison.two_runs import Compared, comparison_json, comparison_sections, verdict
-from scalescope.report.render.markdown import escaped, markdown
-from scalescope.report.section import Section, Table
+from scalescope.report.comparison.undecided import spread_line
+from scalescope.report.section import Section
 from scalescope.results.result import Result
 from tests.builders.results import make_result, make_trial
 
@@ -135,39 +138,85 @@ def test_the_data_are_plain() -> None:
     assert second["verdict"] == "inconclusive"
 
 
-HOSTILE = "a|b <script>alert(1)</script>\n# head [x](http://y) `z` *w* _v_ ~~u~~ @team \x1b[31m\\"
-
-
-def test_nothing_hostile_comes_through_as_markup() -> None:
-    text = escaped(HOSTILE)
-    assert text.isprintable()
-    assert "<" not in text and "@" not in text
-    for mark in "|`*_[]~#":
-        assert text.count(mark) == text.count(f"\\{mark}") + (text.count("&#64;") if mark == "#" else 0)
-
-
-def test_a_table_keeps_its_cells_whatever_they_hold() -> None:
-    table = Table(columns=("name", "value"), rows=((HOSTILE, "1"),), left=frozenset(("name",)))
-    lines = markdown((Section(title=HOSTILE, table=table, lines=(HOSTILE, "second")),)).splitlines()
-    assert [line[:4] for line in lines if line] == ["### ", "| na", "| :-", "| a\\", "- a\\", "- se"]
-    row = next(line for line in lines if line.startswith("| a"))
-    assert len([n for n, character in enumerate(row) if character == "|" and row[n - 1 : n] != "\\"]) == 3
-
-
-def test_hostile_settings_are_escaped_in_the_whole_document() -> None:
-    trials = [TRIALS[0].replace(env={"A": HOSTILE}), TRIALS[0].replace(env={"A": "1"})]
-    both = run_of(CALM, CALM, trials=trials)
-    comparison = compare_runs(both, both, 0.03)
-    hostile = Difference(kind="variable", name="NCCL_X", before=HOSTILE, after="not set")
-    text = markdown(comparison_sections(compared_runs(comparison, hostile, notes=(HOSTILE,))))
-    assert "<script>" not in text and "@team" not in text and "\x1b" not in text
-    rows = [line for line in text.splitlines() if line.startswith("| single")]
-    assert len(rows) == 2
-
-
 def test_windows_of_different_lengths_are_reported() -> None:
     runs = [
         [make_result(TRIALS[0], [[0.01] * steps], launch=number) for number in range(3)] for steps in (10, 40)
     ]
     first, *_ = comparison_sections(compared_runs(compare_runs(*runs, threshold=0.03)))
     assert "Launches measured for 0.1 s before and 0.4 s after (1 of 1 configuration)." in first.lines
+
+
+MIDDLING = (0.0100, 0.0103, 0.0097, 0.0101, 0.0099)
+HOPELESS = (0.010, 0.030, 0.004, 0.020, 0.009)
+WIDE = RunSpread(deviation=0.03, freedom=20.0, runs=7)
+TRIAL = make_trial(batch_size=10)
+
+
+def compared(
+    after: tuple[float, ...], spread: RunSpread = NO_SPREAD, *, can_interleave: bool = False
+) -> Compared:
+    """The same step times before and after, a little slower."""
+    runs = [
+        [make_result(TRIAL, [[factor * step] * 10], launch=n) for n, step in enumerate(after)]
+        for factor in (1.0, 1.012)
+    ]
+    comparison: RunComparison = compare_runs(*runs, threshold=0.03, spread=spread)
+    return Compared(
+        base="old",
+        new="new",
+        comparison=comparison,
+        differences=(),
+        paths=(Path("old"), Path("new")),
+        can_interleave=can_interleave,
+    )
+
+
+def deciding(shown: Compared) -> Section:
+    (section,) = [
+        part for part in comparison_sections(shown) if part.title and part.title.startswith("What would")
+    ]
+    return section
+
+
+def test_launches_and_a_looser_threshold_are_named() -> None:
+    shown = compared(MIDDLING)
+    first, second = deciding(shown).lines
+    remedy = comparison_json(shown)["trials"][0]["would_decide"]
+    assert first.startswith(f"About {remedy['launches']} launches per run")
+    assert second.startswith(f"--threshold {remedy['threshold'] * 100:g}%")
+    assert "too noisy" in verdict(shown.comparison)
+
+
+def test_only_turns_decide_what_the_spread_between_runs_hides() -> None:
+    shown = compared(CALM, WIDE, can_interleave=True)
+    section = deciding(shown)
+    assert section.lines[0].startswith("Only launches made in turns")
+    assert [command.argv for command in section.commands] == [
+        ("scalescope", "compare", "old", "new", "--interleave")
+    ]
+    assert "runs differ too much of themselves" in verdict(shown.comparison)
+
+
+def test_what_cannot_be_measured_in_turns_is_not_suggested() -> None:
+    section = deciding(compared(CALM, WIDE))
+    assert section.commands == ()
+    assert "workload of its own" in section.lines[0]
+
+
+def test_hopeless_noise_says_so() -> None:
+    assert deciding(compared(HOPELESS)).lines[0].startswith("No sensible number of launches")
+
+
+def test_the_spread_names_its_source() -> None:
+    assert spread_line(NO_SPREAD) == ()
+    assert "from 7 runs on this hardware" in spread_line(WIDE)[0]
+    assert spread_line(WIDE)[0].startswith("Run-to-run spread 3 %")
+    assert "default" in spread_line(DEFAULT_SPREAD)[0]
+    learned_none = RunSpread(deviation=0.0, freedom=5.0, runs=6)
+    assert "from 6 runs" in spread_line(learned_none)[0]
+
+
+def test_what_is_decided_needs_nothing() -> None:
+    titles = [part.title for part in comparison_sections(compared(CALM))]
+    assert not any(title and title.startswith("What would") for title in titles)
+    assert comparison_json(compared(CALM))["run_spread"] is None

@@ -1,6 +1,5 @@
 """Drawing: every kind of panel in every shape of data, for paper and for the page."""
 
-import itertools
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -60,15 +59,9 @@ def values_of(picture: Figure) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_every_kind_is_drawn_with_nothing_one_value_or_some(kind: Kind, count: int) -> None:
-    made = panel_of(kind, series_of(kind, count, "first"), series_of(kind, count, "second"))
-    assert svg_for_page(figure(made)).startswith("<svg")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_drawn_without_any_series(kind: Kind) -> None:
-    assert "<svg" in svg_for_page(figure(panel_of(kind, rows=0)))
+def test_every_kind_is_drawn_without_values_and_without_any_series(kind: Kind) -> None:
+    nothing = panel_of(kind, series_of(kind, 0, "first"), series_of(kind, 0, "second"))
+    assert svg_for_page(figure(nothing, panel_of(kind, rows=0))).startswith("<svg")
 
 
 @pytest.mark.parametrize(("kind", "thickness"), [("lines", "0.9"), ("bars", "0.9"), ("forest", "1.4")])
@@ -98,13 +91,7 @@ def test_values_have_their_places_and_intervals() -> None:
     ]
 
 
-def test_hostile_names_are_text_in_values() -> None:
-    made = panel_of("stacked", series_of("stacked", 1, HOSTILE))
-    assert "<script>alert(" in values_of(figure(made))[0]
-
-
-@pytest.mark.parametrize("y_log", [False, True])
-@pytest.mark.parametrize("ranks", [(1.0, 2.0, 8.0), (1.0, 2.0), (2.0, 3.0, 4.0, 16.0)])
+@pytest.mark.parametrize(("ranks", "y_log"), [((1.0, 2.0), False), ((2.0, 3.0, 4.0, 16.0), True)])
 def test_the_ideal_is_a_straight_line(ranks: tuple[float, ...], *, y_log: bool) -> None:
     delivered = Series(label="a", x=ranks, y=tuple(rank**0.5 for rank in ranks))
     ideal = Series(label="ideal", x=ranks, y=tuple(3.0 * rank for rank in ranks), role="ideal")
@@ -122,23 +109,17 @@ def test_the_ideal_is_a_straight_line(ranks: tuple[float, ...], *, y_log: bool) 
         assert y == pytest.approx(y0 + (y1 - y0) * (x - x0) / (x1 - x0), abs=0.01)
 
 
-def test_an_interval_may_be_missing_at_some_places() -> None:
-    some = Series(label="a", x=(1.0, 2.0), y=(1.0, 2.0), low=(None, 1.5), high=(None, 2.5))
-    assert "<svg" in svg_for_page(figure(panel_of("lines", some)))
-
-
-@pytest.mark.parametrize("width", ["column", "page"])
-def test_every_format_is_written_and_is_the_same_every_time(tmp_path: Path, width: str) -> None:
+def test_every_format_is_written_and_is_the_same_every_time(tmp_path: Path) -> None:
     picture = figure(panel_of("lines", series_of("lines", 3)), notes=("link shaped to 1 Gbit/s",))
-    first = [path.read_bytes() for path in save(picture, tmp_path, width)]
-    paths = save(picture, tmp_path, width)
+    first = [path.read_bytes() for path in save(picture, tmp_path, "column")]
+    paths = save(picture, tmp_path, "column")
     assert [path.name for path in paths] == ["picture.png", "picture.svg", "picture.pdf"]
     assert [path.read_bytes() for path in paths] == first
     assert first[0].startswith(b"\x89PNG") and b"<svg" in first[1] and first[2].startswith(b"%PDF")
 
 
-@pytest.mark.parametrize(("kind", "width"), [*zip(KINDS, itertools.cycle(("column", "page")), strict=False)])
-def test_hostile_names_are_drawn_as_text(tmp_path: Path, kind: Kind, width: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_hostile_names_are_drawn_as_text(tmp_path: Path, kind: Kind) -> None:
     named = Panel(
         kind=kind,
         x_label=HOSTILE,
@@ -148,24 +129,28 @@ def test_hostile_names_are_drawn_as_text(tmp_path: Path, kind: Kind, width: str)
         title=HOSTILE,
     )
     picture = figure(named, title=HOSTILE * 5)
-    save(picture, tmp_path, width)
+    if kind == "timeline":
+        save(picture, tmp_path, "page")
     page = svg_for_page(picture)
     assert "<script" not in page
     assert "&lt;script&gt;" in page
 
 
-def test_a_dollar_sign_is_no_formula() -> None:
-    labelled = Panel(kind="lines", x_label="$x_1$", y_label="", series=(series_of("lines", 2),), x_log=False)
-    assert "$x_1$" in text_of(figure(labelled))
+def test_a_name_is_no_formula_no_colour_and_no_id() -> None:
+    name = '$x_1$ #0072b2 id="x" url(#y)'
+    labelled = Panel(kind="lines", x_label=name, y_label="", series=(series_of("lines", 2),), x_log=False)
+    assert name in text_of(figure(labelled))
 
 
 def test_ticks_of_logarithmic_axes_are_plain_numbers() -> None:
     line = Series(label="a", x=(1.0, 2.0, 4.0), y=(1500.0, 2500.0, 4200.0))
     wide = Series(label="a", x=tuple(2.0**power for power in range(12)), y=(1.0,) * 11 + (1e6,))
-    for series in (line, wide):
-        made = Panel(kind="lines", x_label="ranks", y_label="rate", series=(series,), x_log=True, y_log=True)
-        text = text_of(figure(made))
-        assert "mathdefault" not in text and "×" not in text
+    panels = [
+        Panel(kind="lines", x_label="ranks", y_label="rate", series=(series,), x_log=True, y_log=True)
+        for series in (line, wide)
+    ]
+    text = text_of(figure(*panels))
+    assert "mathdefault" not in text and "×" not in text
 
 
 def test_sizes_on_an_axis_are_few_and_have_units() -> None:
@@ -180,39 +165,26 @@ def test_sizes_on_an_axis_are_few_and_have_units() -> None:
     ]
 
 
-def test_colours_on_the_page_are_those_of_its_theme() -> None:
+def test_a_figure_has_the_colours_of_the_page_and_names_no_address_elsewhere() -> None:
     page = svg_for_page(figure(panel_of("lines", series_of("lines", 2))))
     assert f"var(--c1, {COLOURS[0]})" in page
     assert "var(--ink, " in page
     assert not re.search(r"(?:fill|stroke): #(?!000000|ffffff)", page)
-
-
-def test_a_name_that_looks_like_a_colour_or_an_id_stays_as_it_is() -> None:
-    made = Panel(kind="lines", x_label='#0072b2 id="x" url(#y)', y_label="", series=())
-    assert '#0072b2 id="x" url(#y)' in text_of(figure(made))
-
-
-def test_ids_differ_between_the_figures_of_a_page() -> None:
-    drawn = panel_of("stacked", series_of("stacked", 3), series_of("stacked", 3, "b"))
-    names = ("data_a", "data-a", "dataa", "dätaa")
-    ids = [set(re.findall(r' id="([^"]+)"', svg_for_page(figure(drawn, name=name)))) for name in names]
-    assert all(ids)
-    assert sum(map(len, ids)) == len(set.union(*ids))
-
-
-def test_every_reference_inside_a_figure_has_its_target() -> None:
-    page = svg_for_page(figure(panel_of("bars", series_of("bars", 3), series_of("bars", 3, "b"))))
-    wanted = set(re.findall(r'(?:href="#|url\(#)([^")]+)', page))
-    assert wanted
-    assert wanted <= set(re.findall(r' id="([^"]+)"', page))
-
-
-def test_the_page_s_figure_names_no_address_elsewhere() -> None:
-    page = svg_for_page(figure(panel_of("lines", series_of("lines", 3))))
     assert set(re.findall(r"https?://[^\"<\s]+", page)) <= {
         "http://www.w3.org/2000/svg",
         "http://www.w3.org/1999/xlink",
     }
+
+
+def test_ids_differ_between_the_figures_of_a_page_and_are_referred_to() -> None:
+    drawn = panel_of("stacked", series_of("stacked", 3), series_of("stacked", 3, "b"))
+    names = ("data_a", "data-a", "dataa", "dätaa")
+    pages = [svg_for_page(figure(drawn, name=name)) for name in names]
+    ids = [set(re.findall(r' id="([^"]+)"', page)) for page in pages]
+    assert all(ids)
+    assert sum(map(len, ids)) == len(set.union(*ids))
+    wanted = set(re.findall(r'(?:href="#|url\(#)([^")]+)', pages[0]))
+    assert wanted and wanted <= ids[0]
 
 
 def test_long_names_of_lines_stand_below_the_picture() -> None:

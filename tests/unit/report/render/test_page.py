@@ -1,4 +1,4 @@
-"""The page: one file, everything from runs escaped, nothing from elsewhere."""
+"""The page: one file, everything from runs escaped, terms explained, nothing from elsewhere."""
 
 import builtins
 import re
@@ -7,14 +7,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from markupsafe import Markup
 
 from scalescope.errors import CannotRun
 from scalescope.report.chapter import Chapter
 from scalescope.report.glossary import GLOSSARY
 from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.render.page import page
+from scalescope.report.render.terms import TermMarker, terms_in
 from scalescope.report.section import ListedFinding, Section, ShownCommand, Table
-from tests.builders.runs import HOSTILE
 
 EVIL = '</script><script>alert(1)</script>" onmouseover="alert(2)\' &amp; {{ 7 * 7 }}'
 
@@ -63,9 +64,10 @@ def chapter(text: str = "text", **others: Any) -> Chapter:
     return Chapter(**{**values, **others})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("text", [EVIL, HOSTILE])
-def test_nothing_from_a_run_becomes_a_tag_or_an_attribute(text: str) -> None:
-    read, harmless = Reader(page((chapter(text),), text, 1)), Reader(page((chapter(),), "text", 1))
+def test_nothing_from_a_run_becomes_a_tag_or_an_attribute() -> None:
+    made = page((chapter(EVIL),), EVIL, 1)
+    read, harmless = Reader(made), Reader(page((chapter(),), "text", 1))
+    assert "{{ 7 * 7 }}" in made
     assert [tag for tag, _ in read.tags if tag == "script"] == ["script"]
     assert {name for _, attributes in read.tags for name in attributes} == {
         name for _, attributes in harmless.tags for name in attributes
@@ -79,11 +81,7 @@ def test_control_characters_are_spelled_out_wherever_they_come_from() -> None:
     assert r"host\x1b]0;x\x07\x00\u202e\x9b" in text
 
 
-def test_braces_are_no_template() -> None:
-    assert "{{ 7 * 7 }}" in page((chapter("{{ 7 * 7 }}"),), "t", 1)
-
-
-def test_every_figure_has_a_description_and_a_table() -> None:
+def test_every_figure_has_a_description_and_a_table_and_ids_are_there_once() -> None:
     read = Reader(page((chapter("a", figures=(picture("one"), picture("two"))),), "t", 1))
     assert [division["aria-label"] for division in read.all("div") if division.get("role") == "img"] == [
         "text",
@@ -91,10 +89,12 @@ def test_every_figure_has_a_description_and_a_table() -> None:
     ]
     assert len(read.all("table")) == 3
     assert len(read.all("figure")) == len(read.all("figcaption")) == 2
+    ids = [attributes["id"] for _, attributes in read.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
 
 
 def test_every_chapter_has_a_link() -> None:
-    read = Reader(page((chapter(name="first"), chapter(name="second", figures=())), "t", 1))
+    read = Reader(page((chapter(name="first", figures=()), chapter(name="second", figures=())), "t", 1))
     links = [link["href"] for link in read.all("a")]
     assert links[:2] == ["#first", "#second"] and set(links[2:]) == {"#glossary"}
     assert [section["id"] for section in read.all("section")] == ["first", "second", "glossary"]
@@ -120,9 +120,13 @@ def test_the_heading_of_a_column_is_explained() -> None:
     assert re.search(r'<button type="button"><abbr title="[^"<>]+">efficiency</abbr></button>', text)
 
 
-def test_the_page_has_the_whole_glossary() -> None:
-    read = Reader(page((), "t", 1))
+def test_the_page_has_the_whole_glossary_its_language_and_fits_a_phone() -> None:
+    text = page((), "A title", 2)
+    read = Reader(text)
     assert [name["id"] for name in read.all("dt")] == [f"term-{term.anchor}" for term in GLOSSARY]
+    assert read.all("html")[0]["lang"] == "en"
+    assert any(meta.get("name") == "viewport" for meta in read.all("meta"))
+    assert "from 2 runs" in text
 
 
 def test_the_page_loads_nothing() -> None:
@@ -132,19 +136,6 @@ def test_the_page_loads_nothing() -> None:
     assert "default-src 'none'" in text
     assert not re.search(r"(?:src|href)=\"(?!#)", text)
     assert "@import" not in text and "fetch(" not in text
-
-
-def test_ids_are_there_once() -> None:
-    read = Reader(page((chapter(figures=(picture("one"), picture("two"))),), "t", 1))
-    ids = [attributes["id"] for _, attributes in read.tags if "id" in attributes]
-    assert len(ids) == len(set(ids))
-
-
-def test_the_page_declares_its_language_and_fits_a_phone() -> None:
-    read = Reader(page((), "A title", 2))
-    assert read.all("html")[0]["lang"] == "en"
-    assert any(meta.get("name") == "viewport" for meta in read.all("meta"))
-    assert "from 2 runs" in page((), "A title", 2)
 
 
 def test_a_section_of_details_alone_is_folded_under_its_title() -> None:
@@ -173,3 +164,43 @@ def test_code_keeps_its_lines() -> None:
     code = "for x in y:\n    print('<b>')"
     text = page((chapter(sections=(Section(title="Script", code=code),)),), "title", 1)
     assert "<code>for x in y:\n    print(&#39;&lt;b&gt;&#39;)</code></pre>" in text
+
+
+MEANING = {term.name: term.meaning for term in GLOSSARY}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("4 ranks in two launches.", ["rank", "launch"]),
+        ("Exposed communication", ["communication"]),
+        ("weak scaling of a straggling rank", ["weak scaling", "stragglers"]),
+        ("--world-size 4 at runs/launch/x, launch.py, rank=3, inputs, launch-to-launch", []),
+        ("", []),
+    ],
+)
+def test_terms_are_whole_words(text: str, names: list[str]) -> None:
+    assert [term.name for _, _, term in terms_in(text)] == names
+
+
+def test_a_term_is_explained_where_it_first_appears() -> None:
+    mark = TermMarker(Markup)
+    assert mark("a Rank & <b> ranks") == (
+        f'a <abbr tabindex="0" title="{MEANING["rank"]}">Rank</abbr> &amp; &lt;b&gt; ranks'
+    )
+    assert mark("ranks") == "ranks"
+    assert "<abbr" in TermMarker(Markup)("ranks")
+
+
+def test_a_heading_is_explained_every_time_and_takes_no_focus_of_its_own() -> None:
+    mark = TermMarker(Markup)
+    headings = [str(mark.heading("efficiency")) for _ in range(2)]
+    assert headings[0] == headings[1]
+    assert "<abbr title=" in headings[0] and "tabindex" not in headings[0]
+
+
+@pytest.mark.parametrize("text", ["<script>rank</script>", '"rank" onfocus="x"', "{{ rank }} %s {0}"])
+def test_text_around_a_term_is_escaped(text: str) -> None:
+    marked = str(TermMarker(Markup)(text))
+    plain = marked.replace(f'<abbr tabindex="0" title="{MEANING["rank"]}">rank</abbr>', "rank")
+    assert plain == str(Markup.escape(text)) != marked

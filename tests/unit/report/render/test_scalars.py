@@ -13,12 +13,12 @@ from tests.builders.studies import train
 from tests.pipeline.recording import RecordingWatcher, ask
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    asked = ask("train", batch_size=[8, 16], repeats=1, output_dir="run")
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("measured") / "run"
+    asked = ask("train", batch_size=[8, 16], repeats=1, output_dir=str(path))
     train(asked, FakeLauncher(CostModel()), RecordingWatcher())
-    return tmp_path / "run"
+    return path
 
 
 def test_every_configuration_is_a_run_of_tensorboard(run: Path, tmp_path: Path) -> None:

@@ -18,18 +18,14 @@ from tests.builders.known_runs import make_run, make_trials
 
 from ..conftest import Render
 
-WIDTHS = [60, 80, 140]
 HOSTILE = [
     "\x1b[31mred\x1b[0m",
-    "\x1b]0;title\x07",
-    "\x1b[2J\x1b[H",
     "\x9b31m",
-    "back\x08space\rreturn",
     "right\u202eleft",
     "line\nbreak",
     "lone \udce9 surrogate",
 ]
-MARKUP = ["[red]text[/red]", "[/]", "[bold", "[link=http://a]b[/link]", ":boom:", "\\[red]"]
+MARKUP = ["[red]text[/red]", "[/]", ":boom:", "\\[red]"]
 HARMFUL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -53,26 +49,12 @@ def plan_tables() -> list[Section]:
     return tables_of(plan_section(make_trials(explained=True, world_size=[1, 2, 4]), 5, 100.0))
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("sections", [scaling_tables, plan_tables])
-def test_tables_never_exceed_the_width(
-    render: Render, width: int, sections: Callable[[], list[Section]]
-) -> None:
-    lines = render(sections(), width=width).splitlines()
-    assert len(lines) > 5
-    assert max(cell_len(line) for line in lines) <= width
-
-
-def test_a_wide_page_shows_all_columns_whole(render: Render) -> None:
-    (section,) = scaling_tables()
-    assert section.table is not None
-    text = render([section], width=200, verbose=True)
-    assert "…" not in text
-    for name in section.table.columns:
-        assert name in text
-    for row in section.table.rows:
-        for cell in row:
-            assert cell in text
+def test_tables_never_exceed_the_width(render: Render, sections: Callable[[], list[Section]]) -> None:
+    for width in (60, 80, 140):
+        lines = render(sections(), width=width).splitlines()
+        assert len(lines) > 5
+        assert max(cell_len(line) for line in lines) <= width
 
 
 def test_columns_for_experts_are_shown_on_request(render: Render) -> None:
@@ -112,12 +94,6 @@ def test_optional_columns_go_one_after_another_as_named(render: Render) -> None:
     assert [word for word in shown[9] if word.isalpha()] == ["bbbb"]
 
 
-def test_a_file_gets_no_escape_codes(render: Render) -> None:
-    text = render([Section(title="Title", lines=("line",)), *scaling_tables()])
-    assert "Title" in text
-    assert "\x1b" not in text
-
-
 def test_a_terminal_gets_a_bold_title(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -126,11 +102,6 @@ def test_a_terminal_gets_a_bold_title(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.getvalue() == ""  # a title without content is not printed
     show([Section(title="Title", lines=("line",))], console(stream))
     assert "\x1b[1mTitle\x1b[0m" in stream.getvalue()
-
-
-def test_long_lines_are_left_to_the_terminal(render: Render) -> None:
-    line = "word " * 100
-    assert line.strip() in render([Section(lines=(line,))], width=60)
 
 
 def test_details_are_shown_on_request(render: Render) -> None:
@@ -192,49 +163,33 @@ def test_a_run_that_was_interrupted_did_not_fail(tmp_path: Path, ended: dict[str
 def test_hostile_summaries_of_runs_are_listed_harmlessly(
     render: Render, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = tmp_path
-    monkeypatch.chdir(root)
-    summary = {
-        "verb": "train",
-        "name": "\x1b[31m[red]x",
-        "world_size": 2,
-        "timestamp": "2026-01-15T10:30:00+00:00",
-        "config": {"device": "H100"},
-        "results": {"training": [{"status": "ok"}, {"status": "ok"}, {"status": "failed"}]},
-    }
+    monkeypatch.chdir(tmp_path)
+    training = [{"status": "ok"}, {"status": "ok"}, {"status": "failed"}]
+    named = {"verb": "train", "name": "\x1b[31m[red]x", "world_size": 2, "config": {"device": "H100"}}
     texts = {
-        "good": json.dumps(summary),
+        "good": json.dumps({**named, "results": {"training": training}}),
         "cut": "{",
         "list": "[]",
-        "null": "null",
         "list inside": '{"results": []}',
         "null inside": '{"results": null, "config": null}',
         "numbers": '{"results": {"training": [1, 2]}, "config": {}}',
     }
     for name, text in texts.items():
-        (root / name).mkdir()
-        (root / name / "trials.jsonl").write_text("")
-        (root / name / "results.json").write_text(text)
+        Path(name).mkdir()
+        Path(name, "trials.jsonl").write_text("")
+        Path(name, "results.json").write_text(text)
     section = runs_section(listed_runs(Path()), Path())
     assert section.table is not None
     rows = {row[0]: dict(zip(section.table.columns, row, strict=True)) for row in section.table.rows}
     good = rows.pop("good")
-    assert {name: good[name] for name in ("command", "name", "ranks", "device", "trials")} == {
-        "command": "train",
-        "name": "\x1b[31m[red]x",
-        "ranks": "2",
-        "device": "H100",
-        "trials": "2 ok, 1 failed",
-    }
-    assert set(rows) == set(texts) - {"good"}
-    assert {row["trials"] for row in rows.values()} == {"no summary"}
+    assert [good[name] for name in ("command", "name", "ranks", "device", "trials")] == [
+        *("train", "\x1b[31m[red]x", "2", "H100", "2 ok, 1 failed"),
+    ]
+    assert {name: row["trials"] for name, row in rows.items()} == dict.fromkeys(
+        set(texts) - {"good"}, "no summary"
+    )
     text = render([section])
-    assert "\\x1b[31m[red]x" in text
-    assert "\x1b" not in text
-
-
-def test_a_folder_without_runs_is_reported(render: Render, tmp_path: Path) -> None:
-    assert f"No runs below {tmp_path}." in render([runs_section(listed_runs(tmp_path), tmp_path)])
+    assert "\\x1b[31m[red]x" in text and "\x1b" not in text
 
 
 def test_code_can_be_copied_as_it_is() -> None:

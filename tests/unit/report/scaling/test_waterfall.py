@@ -1,11 +1,12 @@
-"""Figure, table, sentence and JSON of a waterfall say the same."""
+"""Figure, table, sentence and JSON of a waterfall say the same; the sentence about a whole table."""
 
 import json
 
 import pytest
 from hypothesis import given, settings
 
-from scalescope.analysis.scaling.rows import ScalingRow
+from scalescope.analysis.configurations import configurations
+from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.scaling.waterfall import (
     COMMUNICATION,
     CONTENTION,
@@ -15,8 +16,10 @@ from scalescope.analysis.scaling.waterfall import (
     Waterfall,
 )
 from scalescope.analysis.statistics import Estimate
+from scalescope.launch.fake import CostModel
 from scalescope.report.chapters.verdict import waterfall_panel
 from scalescope.report.render.painting import segment_ends
+from scalescope.report.scaling.sections import verdict
 from scalescope.report.scaling.waterfall import (
     in_ranks,
     sentence,
@@ -24,6 +27,7 @@ from scalescope.report.scaling.waterfall import (
     waterfall_json,
     waterfall_section,
 )
+from tests.builders.known_runs import make_run, make_trials
 from tests.builders.results import make_configuration, make_term, make_waterfall, waterfalls
 
 TWO_DECIMALS = 0.005
@@ -48,7 +52,7 @@ def number(text: str) -> float:
 
 
 @given(waterfalls())
-@settings(deadline=None)
+@settings(max_examples=30)
 def test_figure_table_sentence_and_json_agree(waterfall: Waterfall) -> None:
     values = {segment.name: segment.value for segment in waterfall.segments}
     stored = json.loads(json.dumps(waterfall_json(waterfall)))["segments"]
@@ -72,7 +76,7 @@ def test_figure_table_sentence_and_json_agree(waterfall: Waterfall) -> None:
 
 
 @given(waterfalls())
-@settings(deadline=None)
+@settings(max_examples=30)
 def test_the_sentence_lists_significant_terms_only(waterfall: Waterfall) -> None:
     listed = {segment.name: segment.value for segment in sentence_segments(waterfall)}
     expected = {term.name for term in waterfall.terms_that_are("significant")}
@@ -113,3 +117,25 @@ def test_the_ideal_is_drawn_at_the_number_of_ranks() -> None:
     (noise,) = [part for part in panel.series if part.label == NOT_SIGNIFICANT]
     assert ideal.y == (4.0,)
     assert (noise.begin, noise.role) == ((pytest.approx(-0.2),), "not significant")
+
+
+def sentence_of_table(batches: list[int], model: CostModel, *, launches: int) -> str:
+    run = make_run(make_trials(world_size=[1, 2], batch_size=batches), launches, model)
+    return verdict(scaling_rows(configurations(run.results)))
+
+
+def test_both_thresholds_at_one_batch_are_one_clause() -> None:
+    fast = CostModel(fixed_s=0.01, per_sample_s=0.001)
+    assert sentence_of_table([16, 32], fast, launches=3).endswith(
+        "; 80 % and 90 % efficiency from batch 16 on."
+    )
+    once = sentence_of_table([16, 32], fast, launches=1)
+    assert once.endswith("; 80 % and 90 % efficiency from batch 16 on (not certain).")
+
+
+def test_thresholds_at_two_batches_are_two_clauses() -> None:
+    slow = CostModel(fixed_s=0.0, per_sample_s=0.001, exposed_comm_s={2: 0.004})
+    text = sentence_of_table([16, 64], slow, launches=1)
+    assert text.endswith(
+        "; 80 % efficiency from batch 16 on (not certain), 90 % from batch 64 on (not certain)."
+    )

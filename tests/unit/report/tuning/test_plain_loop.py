@@ -5,11 +5,11 @@ from typing import Any, Literal
 
 import pytest
 
+from scalescope.catalog import cards
 from scalescope.catalog.code_lines import ScriptContext
 from scalescope.catalog.setting import Setting
 from scalescope.report.tuning.code import lever_codes
 from scalescope.report.tuning.plain_loop import LoopOptions, plain_loop
-from tests.unit.catalog.test_code_lines import TRIED
 
 REFERENCE = "some/where/mine.py:build"
 
@@ -25,14 +25,24 @@ def imported(source: str) -> set[str]:
     return names | {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
 
 
-@pytest.mark.parametrize(("setting", "value", "device"), TRIED)
-def test_the_script_compiles_with_every_value_that_tune_tries(
-    setting: Setting, value: Any, device: Literal["cpu", "cuda"]
-) -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_script_compiles_with_every_value_that_tune_tries(device: Literal["cpu", "cuda"]) -> None:
     context = ScriptContext(device=device, world_size=2, strategy="ddp")
-    source = script(context, **{setting.name: (setting.default_for(device), value)})
-    compile(source, "script.py", "exec")
-    assert not any("scalescope" in name for name in imported(source))
+    levers = [setting for versions in cards.all_settings("train").values() for setting in versions]
+    for setting in levers:
+        for value in tried(setting, device):
+            source = script(context, **{setting.name: (setting.default_for(device), value)})
+            compile(source, "script.py", "exec")
+            assert not any("scalescope" in name for name in imported(source))
+
+
+def tried(setting: Setting, device: str) -> list[Any]:
+    """The values of a lever as trials have them; none where a setting is not a lever."""
+    if setting.lever is None:
+        return []
+    if setting.kind == "env":
+        return [dict([str(value).split("=", 1)]) for value in setting.lever.tries_on(device)]
+    return [*setting.lever.tries_on(device), *(4 * times for times in setting.lever.multiples)]
 
 
 @pytest.mark.parametrize("world_size", [1, 2])

@@ -1,4 +1,4 @@
-"""Traces on disk: their names, what in them counts, and what is none."""
+"""Traces on disk, and what events are known by their names."""
 
 import gzip
 import json
@@ -10,6 +10,14 @@ import pytest
 
 from scalescope.results.traces import events as trace
 from scalescope.results.traces.events import is_communication, is_transfer, read_events, trace_name
+from scalescope.results.traces.host_calls import allocates, releases, waits_for_gpu
+from scalescope.results.traces.kernel_names import (
+    is_convolution,
+    is_elementwise,
+    is_layout,
+    is_product,
+    uses_matrix_units,
+)
 
 WHOLE = {"ph": "X", "name": "aten::mm", "ts": 1, "dur": 2}
 
@@ -86,3 +94,98 @@ def test_a_damaged_file_is_reported(tmp_path: Path, damage: Callable[[bytes], by
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(ValueError, match="the file is damaged"):
         read_events(path)
+
+
+WAITS = [
+    "cudaStreamSynchronize",
+    "cudaDeviceSynchronize",
+    "cudaEventSynchronize",
+    "cuStreamSynchronize",
+    "cuCtxSynchronize",
+    "cudaMemcpy",
+    "cuMemcpyDtoH_v2",
+]
+ALLOCATES = ["cudaMalloc", "cudaHostAlloc", "cuMemCreate", "cuMemMap", "cudaMallocAsync", "cudaHostRegister"]
+RELEASES = ["cudaFree", "cudaFreeHost", "cuMemFree_v2", "cuMemRelease", "cuMemUnmap", "cudaHostUnregister"]
+NEITHER = [
+    "cudaLaunchKernel",
+    "cuLaunchKernelEx",
+    "cudaMemcpyAsync",
+    "cudaMemsetAsync",
+    "cudaEventRecord",
+    "cudaEventQuery",
+    "cudaStreamWaitEvent",
+    "cudaGraphLaunch",
+    "cudaMemGetInfo",
+]
+
+
+def test_a_call_is_known_by_its_name() -> None:
+    names = [*WAITS, *ALLOCATES, *RELEASES, *NEITHER]
+    assert list(filter(waits_for_gpu, names)) == WAITS
+    assert list(filter(allocates, names)) == ALLOCATES
+    assert list(filter(releases, names)) == RELEASES
+
+
+ON_MATRIX_UNITS = [
+    "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT",
+    "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn",
+    "ampere_fp16_s1688gemm_fp16_128x64_ldg8_f2f_nn",
+    "volta_h884gemm_128x64_ldg8_nn",
+    "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x16_stage4_warpsize2x2x1_tensor16x8x8_kernel",
+    "void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_256x128_16x3_tn_align4>(Params)",
+]
+CONVOLUTIONS_ON_MATRIX_UNITS = [
+    "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_kernel",
+    "sm80_xmma_dgrad_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x128x16_kernel_cudnn",
+]
+ATTENTION = [
+    "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>(Flash_fwd_params)",
+    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_3_64x64x64_4x1x1_kernel0_0",
+]
+PLAIN_PRODUCTS = [
+    "ampere_sgemm_128x64_nn",
+    "volta_sgemm_32x128_tn",
+    "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_aligna4_alignc4",
+    "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_nn_align1>(Params)",
+    "void gemv2T_kernel_val<int, int, float, float, float, float, 128, 16, 4, 4, false>(Params)",
+]
+PLAIN_CONVOLUTIONS = [
+    "void implicit_convolve_sgemm<float, float, 1024, 5, 5, 3, 3, 3, 1, false>(Params)",
+    "cudnn::winograd::generateWinogradTilesKernel",
+]
+LAYOUTS = [
+    "void cudnn::engines_precompiled::nchwToNhwcKernel<__half, __half, float, false, true>(Params)",
+    "void cudnn::engines_precompiled::nhwcToNchwKernel<float, float, float, true, false>(Params)",
+]
+ELEMENTWISE = [
+    "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)",
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>(int)",
+    "triton_poi_fused_add_gelu_3",
+]
+OTHERS = [
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<4>>(Params)",
+    "void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float, float, float>(float*)",
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(Params)",
+    "",
+]
+ALL = [
+    *ON_MATRIX_UNITS,
+    *CONVOLUTIONS_ON_MATRIX_UNITS,
+    *ATTENTION,
+    *PLAIN_PRODUCTS,
+    *PLAIN_CONVOLUTIONS,
+    *LAYOUTS,
+    *ELEMENTWISE,
+    *OTHERS,
+]
+SHORT_FORMATS = [*ON_MATRIX_UNITS, *CONVOLUTIONS_ON_MATRIX_UNITS, *ATTENTION]
+
+
+def test_kernels_are_known_by_their_names() -> None:
+    """A convolution is neither attention nor a change of layout; elementwise kernels are nothing else."""
+    assert list(filter(is_product, ALL)) == [*SHORT_FORMATS, *PLAIN_PRODUCTS, *PLAIN_CONVOLUTIONS]
+    assert list(filter(uses_matrix_units, ALL)) == SHORT_FORMATS
+    assert list(filter(is_convolution, ALL)) == [*CONVOLUTIONS_ON_MATRIX_UNITS, *PLAIN_CONVOLUTIONS]
+    assert list(filter(is_layout, ALL)) == LAYOUTS
+    assert list(filter(is_elementwise, ALL)) == ELEMENTWISE

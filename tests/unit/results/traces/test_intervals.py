@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalescope.results.traces.intervals import Interval, common, hull, merged, total, within, without
@@ -18,6 +18,7 @@ def covered(intervals: list[Interval]) -> set[int]:
     return {moment for start, end in intervals for moment in range(int(start), int(end))}
 
 
+@settings(max_examples=30)
 @given(INTERVALS)
 def test_merging_keeps_the_time_and_leaves_gaps_between(intervals: list[Interval]) -> None:
     disjoint = merged(intervals)
@@ -27,6 +28,7 @@ def test_merging_keeps_the_time_and_leaves_gaps_between(intervals: list[Interval
     assert merged(disjoint) == disjoint
 
 
+@settings(max_examples=30)
 @given(INTERVALS, INTERVALS)
 def test_what_is_common_and_what_is_left_make_up_the_whole(
     left: list[Interval], right: list[Interval]
@@ -35,6 +37,7 @@ def test_what_is_common_and_what_is_left_make_up_the_whole(
     assert total(left) + total(without(right, left)) == total([*left, *right])
 
 
+@settings(max_examples=30)
 @given(INTERVALS, INTERVALS)
 def test_common_and_without_are_those_of_sets(left: list[Interval], right: list[Interval]) -> None:
     assert covered(common(left, right)) == covered(left) & covered(right)
@@ -43,11 +46,13 @@ def test_common_and_without_are_those_of_sets(left: list[Interval], right: list[
     assert common(without(left, right), right) == []
 
 
+@settings(max_examples=30)
 @given(INTERVALS, st.tuples(MOMENTS, MOMENTS))
 def test_a_window_cuts_as_an_interval_does(intervals: list[Interval], window: Interval) -> None:
     assert merged(within(intervals, window)) == common(intervals, [window])
 
 
+@settings(max_examples=30)
 @given(INTERVALS.filter(bool))
 def test_a_hull_holds_everything_and_touches_both_ends(intervals: list[Interval]) -> None:
     outer = hull(intervals)

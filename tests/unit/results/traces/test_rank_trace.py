@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalescope.results.traces.events import CLEAR, COMPUTE, INPUT
@@ -55,10 +55,14 @@ def test_a_step_on_a_gpu_is_taken_apart_by_what_the_device_did() -> None:
         assert step.overlap_s == pytest.approx(0.012)
         assert step.exposed_s == pytest.approx(0.018)
         assert step.copy_s == pytest.approx(0.005)
-
-
-def test_the_device_waits_for_samples_for_the_host_or_for_its_own_queue() -> None:
-    for step in read_rank(CUDA, on_gpu=True).steps:
+        # Backward is what its operations started: the host is done at 20 ms, the device sends until 80.
+        assert step.backward_compute == pytest.approx((0.037, 0.067))
+        assert step.communication == pytest.approx((0.055, 0.085))
+        assert step.span_overlap == pytest.approx(12 / 30)
+        (collective,) = step.collectives
+        assert collective.name.startswith("ncclDevKernel_AllReduce")
+        assert collective.size_bytes == 2000
+        assert (collective.time_s, collective.exposed_s) == pytest.approx((0.030, 0.018))
         # 95 to 102: nothing was asked for, 100 to 102 under the name of input; the rest was on its way.
         assert step.idle_s == pytest.approx({DATA: 0.002, HOST: 0.005, QUEUED: 0.002 + 0.003 + 0.005})
 
@@ -69,13 +73,6 @@ def test_backward_and_its_transfers_are_placed_within_the_step() -> None:
     assert step.communication == pytest.approx((0.040, 0.090))
     assert step.span_overlap == pytest.approx(30 / 50)
     assert step.overlap_s / step.communication_s == pytest.approx(20 / 40)
-
-
-def test_on_a_gpu_backward_is_what_its_operations_started() -> None:
-    for step in read_rank(CUDA, on_gpu=True).steps:
-        assert step.backward_compute == pytest.approx((0.037, 0.067))
-        assert step.communication == pytest.approx((0.055, 0.085))
-        assert step.span_overlap == pytest.approx(12 / 30)
 
 
 @pytest.mark.parametrize(("sent", "share"), [((30, 60), 1.0), ((75, 90), 0.0), ((60, 80), 0.5)])
@@ -108,12 +105,6 @@ def test_gloo_closes_an_event_at_the_latest_with_the_part_it_begins_in(
     assert collective.time_s == pytest.approx((ends - sent[0]) / 1e3)
 
 
-def test_kernels_of_nccl_may_outlast_the_part_that_started_them() -> None:
-    """The host is done with backward at 20 ms, the device sends until 80."""
-    for step in read_rank(CUDA, on_gpu=True).steps:
-        assert step.communication_s == pytest.approx(0.030)
-
-
 def test_without_transfers_or_backward_the_overlap_is_unknown() -> None:
     assert only_step(cpu_step(())).span_overlap is None
     alone = empty_step(event("user_annotation", "gloo:all_reduce", (50, 60)))
@@ -128,13 +119,10 @@ def test_the_first_step_is_left_out() -> None:
     assert "profiler start" not in {name for name, _, _ in rank.kernels}
 
 
-def test_one_step_alone_is_the_one_left_out() -> None:
-    rank = read_rank(steps_of(cpu_step(), 1), on_gpu=False)
-    assert (rank.on_gpu, rank.steps, rank.kernels) == (False, (), ())
-
-
 @pytest.mark.parametrize(
-    "events", [[], [event("cpu_op", "aten::mm", (0, 1))], [{"ph": "M", "ts": 0, "dur": 0}]]
+    "events",
+    [[], steps_of(cpu_step(), 1), [{"ph": "M", "ts": 0, "dur": 0}]],
+    ids=["none", "the first", "other"],
 )
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_a_trace_without_steps_has_none(events: list[Event], on_gpu: bool) -> None:
@@ -258,14 +246,6 @@ def test_every_exchange_has_its_size_its_time_and_what_nothing_hides() -> None:
     assert (second.start_s, second.time_s, second.exposed_s) == pytest.approx((0.060, 0.020, 0.010))
 
 
-def test_nccl_kernels_have_a_size_and_times() -> None:
-    for step in read_rank(CUDA, on_gpu=True).steps:
-        (collective,) = step.collectives
-        assert collective.name.startswith("ncclDevKernel_AllReduce")
-        assert collective.size_bytes == 2000
-        assert (collective.time_s, collective.exposed_s) == pytest.approx((0.030, 0.018))
-
-
 @pytest.mark.parametrize(
     ("arguments", "size"),
     [
@@ -348,6 +328,7 @@ def test_the_picture_of_a_step_begins_at_its_own_zero() -> None:
 MOMENTS = st.lists(st.tuples(st.integers(0, 130), st.integers(0, 60)), max_size=8)
 
 
+@settings(max_examples=30)
 @given(MOMENTS, MOMENTS, MOMENTS)
 def test_the_parts_of_a_step_add_up_to_it(
     computed: list[tuple[int, int]], sent: list[tuple[int, int]], waited: list[tuple[int, int]]

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalescope.results.traces.replay import CallKind, Changes, HostCall, LaunchDelays, Replay
@@ -54,86 +54,63 @@ HOST_BOUND = replay_of(launch(10.0, 1.0), launch(10.0, 1.0))
 WAITING = replay_of(launch(2.0, 10.0), call("wait", call_s=1.0))
 
 
-@pytest.mark.parametrize("factor", [0.02, 0.5, 1.0, 1.5])
-def test_where_the_gpu_is_busy_the_host_does_not_matter(factor: float) -> None:
-    assert taken(GPU_BOUND, factor) == pytest.approx(20.0)
-    assert taken(GPU_BOUND, factor, FAST_HOST) == pytest.approx(20.0)
+SENT = launch(0.0, 8.0, "compute", stream=COMMUNICATION)
+LONG_SENT = launch(0.0, 15.0, "compute", stream=COMMUNICATION)
+UPDATE = launch(0.0, 2.0, COMMUNICATION)
+LAUNCHING = replay_of(call("launch", 3.0, 2.0, kernel_s=1.0, stream="compute"))
+PAUSING = replay_of(launch(1.0, 10.0), delays=LaunchDelays(latency_s=0.0, pause_s=0.5))
+LATE = replay_of(
+    launch(2.0, 10.0), call("wait", call_s=1.0), delays=LaunchDelays(latency_s=0.25, pause_s=0.0)
+)
+SLOW_HOST = replay_of(launch(8.0, 10.0), launch(8.0, 1.0), call("wait"))
+ALLOCATING = replay_of(launch(2.0, 10.0), call("allocation", call_s=3.0))
+FED = replay_of(call("launch", 2.0, input_s=30.0, kernel_s=10.0, stream="compute"))
+COPIED = replay_of(launch(2.0, 10.0), call("input_wait", call_s=1.0))
+AS_IT_WAS = Changes()
+WITHOUT_INPUT = Changes(input=False)
 
 
-def test_where_the_host_is_slow_it_decides() -> None:
-    assert taken(HOST_BOUND) == pytest.approx(20.0)
-    assert taken(HOST_BOUND, 0.5) == pytest.approx(10.0)
-    assert taken(HOST_BOUND, 1.0, FAST_HOST) == pytest.approx(2.0)
-
-
-def test_the_time_of_a_launch_is_the_host_s() -> None:
-    replay = replay_of(call("launch", 3.0, 2.0, kernel_s=1.0, stream="compute"))
-    assert taken(replay) == pytest.approx(5.0)
-    assert taken(replay, 0.5) == pytest.approx(2.5)
-
-
-def test_pauses_of_the_gpu_stay_with_any_host() -> None:
-    delays = LaunchDelays(latency_s=0.0, pause_s=0.5)
-    assert taken(replay_of(launch(1.0, 10.0), delays=delays), 1.0, FAST_HOST) == pytest.approx(10.5)
-
-
-def test_after_a_wait_the_gpu_begins_late() -> None:
-    """2 until the launch, 0.25 until it begins, 10 on the GPU, 1 until the host notices."""
-    replay = replay_of(
-        launch(2.0, 10.0), call("wait", call_s=1.0), delays=LaunchDelays(latency_s=0.25, pause_s=0.0)
-    )
-    assert taken(replay) == pytest.approx(13.25)
-
-
-def test_without_waits_a_step_saves_what_they_cost() -> None:
-    assert taken(WAITING) == pytest.approx(13.0)
-    assert taken(WAITING, 1.0, WITHOUT_WAITS) == pytest.approx(10.0)
-
-
-def test_a_wait_takes_as_long_on_any_host() -> None:
-    assert taken(WAITING, 0.5) == pytest.approx(1.0 + 10.0 + 1.0)
-
-
-def test_without_waits_a_slow_host_is_still_slow() -> None:
-    replay = replay_of(launch(8.0, 10.0), launch(8.0, 1.0), call("wait"))
-    assert taken(replay) == pytest.approx(8.0 + 10.0 + 1.0)
-    assert taken(replay, 1.0, WITHOUT_WAITS) == pytest.approx(16.0)
-
-
-def test_without_allocations_a_step_saves_what_they_cost() -> None:
-    replay = replay_of(launch(2.0, 10.0), call("allocation", call_s=3.0))
-    assert taken(replay) == pytest.approx(15.0)
-    assert taken(replay, 1.0, WITHOUT_WAITS) == pytest.approx(15.0)
-    assert taken(replay, 1.0, Changes(allocations=False)) == pytest.approx(10.0)
-
-
-def test_waiting_for_input_does_not_depend_on_the_speed_of_the_host() -> None:
-    replay = replay_of(call("launch", 2.0, input_s=30.0, kernel_s=10.0, stream="compute"))
-    assert taken(replay) == pytest.approx(32.0)
-    assert taken(replay, 0.5) == pytest.approx(31.0)
-    assert taken(replay, 1.0, FAST_HOST) == pytest.approx(30.0)
-    assert taken(replay, 1.0, Changes(input=False)) == pytest.approx(10.0)
-
-
-def test_a_wait_for_a_copied_batch_is_part_of_the_input() -> None:
-    replay = replay_of(launch(2.0, 10.0), call("input_wait", call_s=1.0))
-    assert taken(replay, 1.0, WITHOUT_WAITS) == pytest.approx(13.0)
-    assert taken(replay, 1.0, Changes(input=False)) == pytest.approx(10.0)
-
-
-def test_streams_run_at_the_same_time_and_wait_for_what_they_follow() -> None:
-    sent = launch(0.0, 8.0, "compute", stream=COMMUNICATION)
-    update = launch(0.0, 2.0, COMMUNICATION)
-    assert taken(replay_of(launch(0.0, 10.0), sent, update)) == pytest.approx(20.0)
-    assert taken(replay_of(launch(0.0, 10.0), sent, launch(0.0, 10.0), update)) == pytest.approx(22.0)
-    long_sent = launch(0.0, 15.0, "compute", stream=COMMUNICATION)
-    assert taken(replay_of(launch(0.0, 10.0), long_sent, launch(0.0, 10.0), update)) == pytest.approx(27.0)
-
-
-def test_a_wait_is_for_all_streams() -> None:
-    sent = launch(0.0, 8.0, "compute", stream=COMMUNICATION)
-    replay = replay_of(launch(5.0, 10.0), sent, call("wait"))
-    assert taken(replay) == pytest.approx(23.0)
+@pytest.mark.parametrize(
+    ("replay", "factor", "changes", "step_s"),
+    [
+        # Where the GPU is busy the host does not matter; where the host is slow it decides.
+        (GPU_BOUND, 0.02, AS_IT_WAS, 20.0),
+        (GPU_BOUND, 1.5, FAST_HOST, 20.0),
+        (HOST_BOUND, 1.0, AS_IT_WAS, 20.0),
+        (HOST_BOUND, 0.5, AS_IT_WAS, 10.0),
+        (HOST_BOUND, 1.0, FAST_HOST, 2.0),
+        # The time of a launch is the host's; pauses of the GPU stay with any host.
+        (LAUNCHING, 1.0, AS_IT_WAS, 5.0),
+        (LAUNCHING, 0.5, AS_IT_WAS, 2.5),
+        (PAUSING, 1.0, FAST_HOST, 10.5),
+        # 2 until the launch, 0.25 until it begins, 10 on the GPU, 1 until the host notices.
+        (LATE, 1.0, AS_IT_WAS, 13.25),
+        (WAITING, 1.0, AS_IT_WAS, 13.0),
+        (WAITING, 1.0, WITHOUT_WAITS, 10.0),
+        (WAITING, 0.5, AS_IT_WAS, 1.0 + 10.0 + 1.0),  # a wait takes as long on any host
+        (SLOW_HOST, 1.0, AS_IT_WAS, 8.0 + 10.0 + 1.0),
+        (SLOW_HOST, 1.0, WITHOUT_WAITS, 16.0),
+        (ALLOCATING, 1.0, AS_IT_WAS, 15.0),
+        (ALLOCATING, 1.0, WITHOUT_WAITS, 15.0),
+        (ALLOCATING, 1.0, Changes(allocations=False), 10.0),
+        # Waiting for input does not depend on the speed of the host; a copied batch is input too.
+        (FED, 1.0, AS_IT_WAS, 32.0),
+        (FED, 0.5, AS_IT_WAS, 31.0),
+        (FED, 1.0, FAST_HOST, 30.0),
+        (FED, 1.0, WITHOUT_INPUT, 10.0),
+        (COPIED, 1.0, WITHOUT_WAITS, 13.0),
+        (COPIED, 1.0, WITHOUT_INPUT, 10.0),
+        # Streams run at the same time and wait for what they follow; a wait is for all streams.
+        (replay_of(launch(0.0, 10.0), SENT, UPDATE), 1.0, AS_IT_WAS, 20.0),
+        (replay_of(launch(0.0, 10.0), SENT, launch(0.0, 10.0), UPDATE), 1.0, AS_IT_WAS, 22.0),
+        (replay_of(launch(0.0, 10.0), LONG_SENT, launch(0.0, 10.0), UPDATE), 1.0, AS_IT_WAS, 27.0),
+        (replay_of(launch(5.0, 10.0), SENT, call("wait")), 1.0, AS_IT_WAS, 23.0),
+    ],
+)
+def test_calls_run_again_take_what_is_calculated_by_hand(
+    replay: Replay, factor: float, changes: Changes, step_s: float
+) -> None:
+    assert taken(replay, factor, changes) == pytest.approx(step_s)
 
 
 @pytest.mark.parametrize("steps", [0, 1])
@@ -143,7 +120,7 @@ def test_fewer_than_two_steps_have_no_length(steps: int) -> None:
     assert replay.fitted_factor(1.0) is None
 
 
-@pytest.mark.parametrize("factor", [0.1, 0.37, 1.0, 1.4])
+@pytest.mark.parametrize("factor", [0.1, 1.4])
 @pytest.mark.parametrize("replay", [HOST_BOUND, replay_of(launch(9.0, 5.0), call("wait", call_s=1.0))])
 def test_the_factor_of_the_host_is_recovered(replay: Replay, factor: float) -> None:
     fitted = replay.fitted_factor(taken(replay, factor))
@@ -166,12 +143,14 @@ CALLS = st.one_of(
 )
 
 
+@settings(max_examples=30)
 @given(st.lists(CALLS, min_size=1, max_size=6), st.floats(0.02, 1.5), st.floats(0.02, 1.5))
 def test_a_slower_host_never_makes_a_step_shorter(calls: list[HostCall], left: float, right: float) -> None:
     replay = replay_of(*calls)
     assert taken(replay, min(left, right)) <= taken(replay, max(left, right)) + 1e-9
 
 
+@settings(max_examples=30)
 @given(st.lists(CALLS, min_size=1, max_size=6), st.floats(0.02, 1.5))
 def test_less_to_do_never_makes_a_step_longer(calls: list[HostCall], factor: float) -> None:
     replay = replay_of(*calls)

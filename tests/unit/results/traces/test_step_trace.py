@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalescope.results.traces import step_parts
@@ -97,12 +97,6 @@ def test_a_wait_that_ended_before_the_gpu_ran_out_of_work_is_not_the_cause() -> 
     assert part(trace, step_parts.IDLE_SYNC) == 0.0
 
 
-@pytest.mark.parametrize("name", ["cudaMemcpy", "cudaEventSynchronize", "cuCtxSynchronize"])
-def test_every_call_that_waits_is_a_wait(name: str) -> None:
-    trace = read(*launched(3, (3.01, 7)), wait((4, 7.01), name), *launched(9, (9.01, 80)))
-    assert part(trace, step_parts.IDLE_SYNC) == pytest.approx(2.01)
-
-
 def test_a_gap_while_the_host_waits_for_samples_is_input() -> None:
     slow = event("user_annotation", INPUT, (-5, 0))
     trace = read(slow, *launched(3, (3.01, 80)))
@@ -144,6 +138,7 @@ LENGTHS = st.tuples(st.floats(0, 99), st.floats(0, 30))
 LAUNCHES = st.lists(st.tuples(st.floats(0, 29), st.floats(0, 40), st.floats(0, 30)), max_size=6)
 
 
+@settings(max_examples=30)
 @given(LAUNCHES, LAUNCHES, st.lists(LENGTHS, max_size=3), st.lists(LENGTHS, max_size=3))
 def test_parts_add_up_to_the_step_whatever_happens_in_it(
     kernels: list[tuple[float, float, float]],
