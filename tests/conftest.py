@@ -81,11 +81,11 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 
 
 @pytest.fixture(autouse=True)
-def fault_rows(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
+def fault_rows(request: pytest.FixtureRequest) -> None:
     """Note which rows of docs/reliability.md a test shows."""
     numbers = [number for mark in request.node.iter_markers("fault") for number in mark.args]
     if numbers:
-        record_property("rows", numbers)
+        request.node.user_properties.append(("rows", numbers))
 
 
 @pytest.fixture(autouse=True)
