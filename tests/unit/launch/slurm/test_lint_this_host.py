@@ -30,8 +30,13 @@ _BAD = [
 ]
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
-@pytest.mark.parametrize(("script", "line"), _BAD)
+@pytest.mark.parametrize(
+    ("script", "line", "host"),
+    [
+        *((script, line, "localhost") for script, line in _BAD),
+        *((script, line, host) for script, line in (_BAD[0], _BAD[5]) for host in ("127.0.0.1", "::1")),
+    ],
+)
 def test_this_host_is_found_and_fixed(script: str, line: int, host: str) -> None:
     written = f"[{host}]" if host == "::1" and "@:" in script else host
     mistakes = lint(_TOP + script.replace("@", written) + "\n")

@@ -1,7 +1,7 @@
 """Steps from the order in which optimizers are stepped."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalescope.worker.attach.periods import StepEnds, period_of
@@ -45,6 +45,7 @@ def test_no_period_in_a_random_order() -> None:
     assert period_of([0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 0, 1, 1]) is None
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(4, 8))
 def test_any_repeated_sequence_has_a_period_that_divides_it(step: list[int], repetitions: int) -> None:
     period = period_of(step * repetitions)

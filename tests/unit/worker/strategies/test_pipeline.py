@@ -4,7 +4,7 @@ from itertools import combinations, pairwise
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 from torch import nn
 
@@ -38,6 +38,7 @@ def test_cuts(costs: list[int], count: int, cuts: list[int]) -> None:
     assert balanced_cuts(costs, count) == cuts
 
 
+@settings(max_examples=30)
 @given(some.lists(some.integers(0, 100), min_size=1, max_size=8), some.data())
 def test_no_other_cuts_are_better(costs: list[int], data: some.DataObject) -> None:
     count = data.draw(some.integers(1, len(costs)))

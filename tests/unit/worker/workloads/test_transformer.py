@@ -74,9 +74,8 @@ def test_every_part_takes_and_returns_one_tensor(task: str) -> None:
     assert stream.shape == ((4, 4) if task == "classification" else (4, 16, 50))
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_the_same_seed_gives_the_same_parameters(task: str) -> None:
-    first, again, other = made(task=task), made(task=task), made(task=task, seed=1)
+def test_the_same_seed_gives_the_same_parameters() -> None:
+    first, again, other = made(), made(), made(seed=1)
     pairs = zip(first.model.parameters(), again.model.parameters(), strict=True)
     assert all(torch.equal(first, two) for first, two in pairs)
     assert all(parameter.dtype == torch.float32 for parameter in first.model.parameters())
