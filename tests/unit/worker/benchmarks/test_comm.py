@@ -1,7 +1,6 @@
 """The communication benchmark in a group of one: which sizes it still takes up."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,9 +20,9 @@ from tests.builders.requests import flags
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[Group]:
-    store = dist.FileStore(str(tmp_path / "store"), 1)
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Group]:
+    store = dist.HashStore()
     group = join(store, backend="gloo", rank=0, world_size=1, device=CPU, timeout_s=10)
     yield group
     group.leave()
@@ -68,7 +67,7 @@ def test_the_slower_of_both_places_ends_a_collective(alone: Group, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("typical_s", "iterations"),
-    [(1e-6, 500), (0.001, 200), (0.01, 20), (0.1, 5), (0.199, 5), (0.3, 3), (60.0, 3)],
+    [(1e-6, 500), (0.001, 200), (0.1, 5), (0.199, 5), (0.3, 3), (60.0, 3)],
 )
 def test_iterations_fill_the_time_for_a_size(typical_s: float, iterations: int) -> None:
     options = trial(None, time_per_size="0.2").replace(iters=None).options(Comm)

@@ -86,7 +86,8 @@ def test_loader_processes_end_with_their_rank() -> None:
     if rank == 0:
         try:
             torch.set_num_threads(1)
-            next(feed(texts(4000), 4, loader(2), CPU, Shard(index=0, count=1), 0).batches)
+            stream = feed(texts(4000), 4, loader(2), CPU, Shard(index=0, count=1), 0)
+            next(stream.batches)
             pids = [child.pid for child in multiprocessing.active_children()]
             os.write(writing, json.dumps(pids).encode() + b"\n")
             time.sleep(600)

@@ -113,13 +113,13 @@ def test_collections_are_counted_by_generation_between_begin_and_end() -> None:
     watch = GarbageWatch(Position(None, 0, 1))
     gc.disable()
     try:
-        gc.collect()
+        gc.collect(1)
         watch.begin()
         gc.collect(0)
         gc.collect(2)
         gc.collect(2)
         watch.end()
-        gc.collect()
+        gc.collect(1)
     finally:
         gc.enable()
     counters = watch.counters()
