@@ -266,20 +266,6 @@ def test_a_long_window_has_every_driver_sample_once_even_if_the_driver_drops_the
         assert all_of(sampler)["gpus"]["a"]["power_w"] == [value for _, value in written]
 
 
-def test_many_states_are_thinned_out_and_later_ones_asked_for_less_often(
-    host: Host, gpus: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sampler_module, "_MOST_SAMPLES", 10)
-    gpus.states = {"a": _temperatures(20)}
-    sampler = sampler_of(host, ["a"])
-    sample_at(sampler, host, *range(11))
-    assert all_of(sampler)["gpus"]["a"]["temperature_c"] == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
-    # The state before a window may be as old as states are apart.
-    assert between(sampler, 5.9, 6.5)["gpus"]["a"]["temperature_c"] == [4.0, 6.0]
-    sample_at(sampler, host, 11.0, 12.0, 13.0, 14.0)
-    assert gpus.asked_s[-3:] == [10.0, 12.0, 14.0]
-
-
 def test_a_long_run_keeps_a_bounded_number_of_driver_samples(
     host: Host, gpus: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
