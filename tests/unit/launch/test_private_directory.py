@@ -32,6 +32,15 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that stands for TMPDIR."""
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    return directory
+
+
 def _leave(parent: Path) -> Path:
     left = parent / "scalescope-launch-left"
     left.mkdir()
@@ -56,11 +65,9 @@ def test_it_is_private_and_gone_afterwards_also_after_an_error(memory: Path, tmp
 
 
 def test_what_a_killed_launcher_left_is_removed(
-    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    left = [_leave(memory), _leave(tmp_path / "tmp")]
+    left = [_leave(memory), _leave(temporary)]
     _let_time_pass(monkeypatch)
     with private_directory(tmp_path) as path:
         assert [directory for directory in left if directory.exists()] == []
@@ -98,15 +105,13 @@ def test_a_directory_in_use_stays_however_old(
 
 
 def test_without_shared_memory_tmpdir_and_then_the_run_folder_serve(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = tmp_path / "file" / "below"
     (tmp_path / "file").touch()
     monkeypatch.setattr(module, "_SHARED_MEMORY", str(refused))
-    temporary, fallback = tmp_path / "temporary", tmp_path / "run"
-    temporary.mkdir()
+    fallback = tmp_path / "run"
     fallback.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     with private_directory(fallback) as path:
         assert path.parent == temporary
     monkeypatch.setattr(tempfile, "tempdir", str(refused))
@@ -131,12 +136,10 @@ def _let_be_full(monkeypatch: pytest.MonkeyPatch, *full: Path) -> None:
 
 
 def test_where_shared_memory_is_full_tmpdir_and_then_the_run_folder_serve(
-    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    temporary, fallback = tmp_path / "temporary", tmp_path / "run"
-    temporary.mkdir()
+    fallback = tmp_path / "run"
     fallback.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     _let_be_full(monkeypatch, memory)
     with private_directory(fallback) as path:
         assert path.parent == temporary
@@ -152,11 +155,8 @@ def test_where_shared_memory_is_full_tmpdir_and_then_the_run_folder_serve(
 
 @pytest.mark.parametrize(("files", "free", "serves"), [(1000, 5, False), (1000, 900, True), (0, 0, True)])
 def test_where_shared_memory_has_few_files_left_tmpdir_serves(
-    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int, free: int, serves: bool
+    memory: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, files: int, free: int, serves: bool
 ) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     system = os.statvfs
 
     def statvfs(path: Path) -> Any:
@@ -164,7 +164,7 @@ def test_where_shared_memory_has_few_files_left_tmpdir_serves(
         return SimpleNamespace(f_files=files, f_favail=free) if is_memory else system(path)
 
     monkeypatch.setattr(os, "statvfs", statvfs)
-    with private_directory(tmp_path) as path:
+    with private_directory(temporary) as path:
         assert path.parent == (memory if serves else temporary)
 
 
@@ -239,11 +239,8 @@ def test_one_that_other_hosts_see_is_where_it_is_asked_for(
 
 
 def test_temporary_files_go_to_tmpdir_and_with_the_directory(
-    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory: Path, temporary: Path, tmp_path: Path
 ) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     with private_directory(tmp_path) as path:
         (path / TEMPORARY / "large").write_bytes(b"\0")
         (made,) = temporary.iterdir()

@@ -39,9 +39,6 @@ def test_buckets_are_filled_from_the_end_until_they_reach_the_cap(
 def test_a_bucket_holds_one_type() -> None:
     mixed = [*_parameters(1, 2), *_parameters(3, dtype=torch.float64), *_parameters(4)]
     assert _sizes(bucket_layout(mixed, None)) == [[4], [3], [2, 1]]
-
-
-def test_no_parameters_need_no_bucket() -> None:
     assert bucket_layout([], 1.0) == []
 
 

@@ -49,14 +49,11 @@ def tracer() -> Any:
     assert sys.gettrace() is before
 
 
-def test_a_line_is_timed_as_often_as_it_runs() -> None:
+def test_a_line_is_timed_as_often_as_it_runs_with_what_it_calls() -> None:
     with timed_lines([CALL]) as times_s:
         assert waiting(5) == 15
     assert times_s == {CALL: 5.0}
-
-
-def test_a_line_includes_what_it_calls() -> None:
-    """The line inside takes one reading to begin and one to end, while the line outside goes on."""
+    # The line inside takes one reading to begin and one to end, while the line outside goes on.
     with timed_lines([CALL, RETURN]) as times_s:
         waiting(3)
     assert times_s[RETURN] == 3.0

@@ -67,12 +67,8 @@ def test_every_part_of_a_step_has_its_name_and_clearing_is_the_last() -> None:
     plain = make_step([])
     step = with_ranges(plain, ranges_on(CPU))
     assert ranges_of(lambda: run_once(plain)) == []
-    assert ranges_of(lambda: run_once(step)) == [
-        trace.FORWARD,
-        trace.BACKWARD,
-        trace.OPTIMIZER,
-        trace.CLEAR,
-    ]
+    parts = [trace.FORWARD, trace.BACKWARD, trace.OPTIMIZER, trace.CLEAR]
+    assert ranges_of(lambda: run_once(step)) == parts
 
 
 def test_a_named_step_does_what_it_did() -> None:
@@ -86,29 +82,23 @@ def test_a_named_step_does_what_it_did() -> None:
 
 
 def test_waiting_for_a_batch_has_its_name() -> None:
-    marked = with_input_range(Feed(batches=Batches(), epoch_batches=7), ranges_on(CPU))
+    batches = Batches()
+    marked = with_input_range(Feed(batches=batches, epoch_batches=7), ranges_on(CPU))
     names: list[str] = []
     assert ranges_of(lambda: names.extend(marked.batches)) == [trace.INPUT] * 3  # the last finds the end
     assert names == ["one", "two"]
     assert marked.epoch_batches == 7
-
-
-def test_closing_a_named_feed_closes_what_stands_behind() -> None:
-    batches = Batches()
-    with_input_range(Feed(batches=batches), ranges_on(CPU)).close()
+    marked.close()
     assert batches.closed
     with_input_range(Feed(batches=iter([1])), ranges_on(CPU)).close()  # that needs no closing
 
 
 def test_a_range_ends_with_what_fails_in_it() -> None:
-    def fail() -> None:
+    with profile(activities=[ProfilerActivity.CPU]) as recorder:
         with pytest.raises(ZeroDivisionError), named(trace.COMPUTE, CPU):
             raise ZeroDivisionError
         with named(trace.CLEAR, CPU):
             pass
-
-    with profile(activities=[ProfilerActivity.CPU]) as recorder:
-        fail()
     failed, after = (
         next(event for event in recorder.events() if event.name == name)
         for name in (trace.COMPUTE, trace.CLEAR)
