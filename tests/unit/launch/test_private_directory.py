@@ -153,7 +153,7 @@ def test_where_shared_memory_is_full_tmpdir_and_then_the_run_folder_serve(
     assert [*memory.iterdir(), *temporary.iterdir(), *fallback.iterdir()] == []
 
 
-@pytest.mark.parametrize(("files", "free", "serves"), [(1000, 5, False), (1000, 900, True), (0, 0, True)])
+@pytest.mark.parametrize(("files", "free", "serves"), [(1000, 255, False), (1000, 256, True), (0, 0, True)])
 def test_where_shared_memory_has_few_files_left_tmpdir_serves(
     memory: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, files: int, free: int, serves: bool
 ) -> None:

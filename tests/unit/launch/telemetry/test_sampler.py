@@ -351,6 +351,9 @@ def test_a_window_too_short_for_two_readings_takes_those_around_it(host: Host) -
     host.now_s = _BEGIN_S + 1.6
     assert sampler.of_window(_records((_BEGIN_S + 1.1, _BEGIN_S + 1.4)))["load"] == {"load_average": 1.5}
     assert sampler.of_window(_records(()))["load"] == {"load_average": 1.5}  # without marks: of all of it
+    (host.proc / "loadavg").write_text("9.0 1 1 1/2 3")
+    sample_at(sampler, host, 3.0)
+    assert between(sampler, 0.0, 1.0)["load"] == {"load_average": 1.5}  # two readings are enough
 
 
 def test_a_thread_samples_during_the_wait_and_ends_with_it(host: Host) -> None:

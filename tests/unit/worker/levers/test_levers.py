@@ -229,14 +229,16 @@ def test_copies_to_a_gpu_are_refused_on_the_cpu(name: str) -> None:
     assert trial.settings[name] is True
 
 
-@pytest.mark.parametrize("backend", ["efficient", "cudnn"])
-def test_kernels_of_a_gpu_are_refused_on_the_cpu(backend: str) -> None:
-    with pytest.raises(CannotRun, match=rf"^attention {backend} requires a CUDA GPU; flash and math work"):
-        expand(ask(workload="transformer", attention=backend), TWO_CORES)
+@pytest.mark.parametrize(
+    ("backend", "gpus", "message"),
+    [
+        ("efficient", 0, "requires a CUDA GPU; flash and math work"),
+        ("cudnn", 0, "requires a CUDA GPU; flash and math work"),
+        ("cudnn", 1, "requires --precision bf16 or fp16 on a GPU"),
+        ("flash", 1, "requires --precision bf16 or fp16 on a GPU"),
+    ],
+)
+def test_kernels_are_refused_where_they_have_no_version(backend: str, gpus: int, message: str) -> None:
+    with pytest.raises(CannotRun, match=rf"^attention {backend} {message}"):
+        expand(ask(workload="transformer", attention=backend), with_gpus(1) if gpus else TWO_CORES)
     assert expand(ask(workload="transformer", attention=backend, precision="bf16"), with_gpus(1)).trials
-
-
-@pytest.mark.parametrize("backend", ["flash", "cudnn"])
-def test_kernels_without_an_fp32_version_are_refused_in_fp32_on_a_gpu(backend: str) -> None:
-    with pytest.raises(CannotRun, match=rf"^attention {backend} requires --precision bf16 or fp16 on a GPU"):
-        expand(ask(workload="transformer", attention=backend), with_gpus(1))

@@ -51,19 +51,17 @@ def test_ids_begin_after_padding_and_unknown(cache: Path) -> None:
     assert vocabulary_of(corpus(), 100) == {"a": 2, "b": 3, "c": 4, "d": 5}
 
 
-def test_a_vocabulary_is_found_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vocabulary_is_found_once_for_each_size_and_corpus(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = vocabulary_of(corpus(), 5)
-    monkeypatch.setattr(vocabulary, "most_frequent", None)  # whoever calls it now fails
-    assert vocabulary_of(corpus(), 5) == first
     (file,) = cache.glob("vocabulary-*.json")
     assert json.loads(file.read_text()) == ["a", "b", "c"]
-
-
-def test_other_texts_or_another_size_are_another_vocabulary(cache: Path) -> None:
-    vocabulary_of(corpus(), 5)
     vocabulary_of(corpus(), 6)
     vocabulary_of(corpus([*ROWS, ("e", 0)]), 5)
     assert len(list(cache.glob("vocabulary-*.json"))) == 3
+    monkeypatch.setattr(vocabulary, "most_frequent", None)  # whoever calls it now fails
+    assert vocabulary_of(corpus(), 5) == first
 
 
 @pytest.mark.parametrize("content", ["", "[1, 2]", '["a", "b", "c", "d", "e"]', '{"a": 2}', "\xff"])
