@@ -119,20 +119,42 @@ _ONE_UNIT = ((0.0, FORWARD), (1.0, BEGINS, 0), (2.0, ENDS, 0))
     ("marks", "owners", "units"),
     [
         (  # with the gradient of a shared tensor one unit ends and another begins
-            [(1.0, BACKWARD), (2.0, OUTPUT, 1), (4.0, GRADIENT, 1), (7.0, OUTPUT, 0)]
-            + [(7.0, INPUT_GRADIENT, 1), (9.0, GRADIENT, 0), (10.0, OPTIMIZER)],
+            [
+                (1.0, BACKWARD),
+                (2.0, OUTPUT, 1),
+                (4.0, GRADIENT, 1),
+                (7.0, OUTPUT, 0),
+                (7.0, INPUT_GRADIENT, 1),
+                (9.0, GRADIENT, 0),
+                (10.0, OPTIMIZER),
+            ],
             {0: 0, 1: 1},
             {0: (0.0, 2.0), 1: (0.0, 5.0)},
         ),
         (  # a unit ends where another begins at the latest: its input was used elsewhere, too
-            [(1.0, BACKWARD), (2.0, OUTPUT, 1), (5.0, OUTPUT, 0), (7.0, GRADIENT, 0)]
-            + [(9.0, INPUT_GRADIENT, 1), (10.0, OPTIMIZER)],
+            [
+                (1.0, BACKWARD),
+                (2.0, OUTPUT, 1),
+                (5.0, OUTPUT, 0),
+                (7.0, GRADIENT, 0),
+                (9.0, INPUT_GRADIENT, 1),
+                (10.0, OPTIMIZER),
+            ],
             {0: 0},
             {0: (0.0, 2.0), 1: (0.0, 3.0)},
         ),
         (  # a unit that is called twice is timed twice
-            [*_ONE_UNIT, (3.0, BEGINS, 0), (5.0, ENDS, 0), (6.0, BACKWARD), (7.0, OUTPUT, 0)]
-            + [(9.0, INPUT_GRADIENT, 0), (9.0, OUTPUT, 0), (14.0, GRADIENT, 0), (15.0, OPTIMIZER)],
+            [
+                *_ONE_UNIT,
+                (3.0, BEGINS, 0),
+                (5.0, ENDS, 0),
+                (6.0, BACKWARD),
+                (7.0, OUTPUT, 0),
+                (9.0, INPUT_GRADIENT, 0),
+                (9.0, OUTPUT, 0),
+                (14.0, GRADIENT, 0),
+                (15.0, OPTIMIZER),
+            ],
             {0: 0},
             {0: (4.0, 7.0)},
         ),
