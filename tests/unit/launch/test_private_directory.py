@@ -32,6 +32,15 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that stands for TMPDIR."""
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    return directory
+
+
 def _leave(parent: Path) -> Path:
     left = parent / "scalescope-launch-left"
     left.mkdir()
@@ -44,36 +53,38 @@ def _let_time_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.time, "time", lambda: later)
 
 
-def test_it_is_private_and_gone_afterwards(memory: Path, tmp_path: Path) -> None:
+def test_it_is_private_and_gone_afterwards_also_after_an_error(memory: Path, tmp_path: Path) -> None:
     with private_directory(tmp_path) as path:
         assert path.parent == memory
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
         (path / "store").write_text("x")
     assert list(memory.iterdir()) == []
-
-
-def test_it_is_gone_after_an_error(memory: Path, tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), private_directory(tmp_path):
         raise ZeroDivisionError
     assert list(memory.iterdir()) == []
 
 
 def test_what_a_killed_launcher_left_is_removed(
-    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    left = [_leave(memory), _leave(tmp_path / "tmp")]
+    left = [_leave(memory), _leave(temporary)]
     _let_time_pass(monkeypatch)
     with private_directory(tmp_path) as path:
         assert [directory for directory in left if directory.exists()] == []
         assert path.is_dir()
 
 
-def test_a_young_directory_may_not_be_locked_yet_and_stays(memory: Path, tmp_path: Path) -> None:
-    left = _leave(memory)
+def test_young_directories_and_those_of_others_stay(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, foreign = _leave(memory), memory / "something-else"
+    foreign.mkdir()
     with private_directory(tmp_path):
-        assert left.exists()
+        assert left.exists()  # it may not be locked yet
+    _let_time_pass(monkeypatch)
+    with private_directory(tmp_path):
+        assert not left.exists()
+    assert foreign.is_dir()
 
 
 def test_a_directory_in_use_stays_however_old(
@@ -93,27 +104,14 @@ def test_a_directory_in_use_stays_however_old(
         os.close(lock)
 
 
-def test_directories_of_others_are_never_touched(
-    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    foreign = memory / "something-else"
-    foreign.mkdir()
-    _let_time_pass(monkeypatch)
-    with private_directory(tmp_path):
-        pass
-    assert foreign.is_dir()
-
-
 def test_without_shared_memory_tmpdir_and_then_the_run_folder_serve(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = tmp_path / "file" / "below"
     (tmp_path / "file").touch()
     monkeypatch.setattr(module, "_SHARED_MEMORY", str(refused))
-    temporary, fallback = tmp_path / "temporary", tmp_path / "run"
-    temporary.mkdir()
+    fallback = tmp_path / "run"
     fallback.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     with private_directory(fallback) as path:
         assert path.parent == temporary
     monkeypatch.setattr(tempfile, "tempdir", str(refused))
@@ -138,12 +136,10 @@ def _let_be_full(monkeypatch: pytest.MonkeyPatch, *full: Path) -> None:
 
 
 def test_where_shared_memory_is_full_tmpdir_and_then_the_run_folder_serve(
-    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    temporary, fallback = tmp_path / "temporary", tmp_path / "run"
-    temporary.mkdir()
+    fallback = tmp_path / "run"
     fallback.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     _let_be_full(monkeypatch, memory)
     with private_directory(fallback) as path:
         assert path.parent == temporary
@@ -157,13 +153,10 @@ def test_where_shared_memory_is_full_tmpdir_and_then_the_run_folder_serve(
     assert [*memory.iterdir(), *temporary.iterdir(), *fallback.iterdir()] == []
 
 
-@pytest.mark.parametrize(("files", "free", "serves"), [(1000, 5, False), (1000, 900, True), (0, 0, True)])
+@pytest.mark.parametrize(("files", "free", "serves"), [(1000, 255, False), (1000, 256, True), (0, 0, True)])
 def test_where_shared_memory_has_few_files_left_tmpdir_serves(
-    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int, free: int, serves: bool
+    memory: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch, files: int, free: int, serves: bool
 ) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     system = os.statvfs
 
     def statvfs(path: Path) -> Any:
@@ -171,7 +164,7 @@ def test_where_shared_memory_has_few_files_left_tmpdir_serves(
         return SimpleNamespace(f_files=files, f_favail=free) if is_memory else system(path)
 
     monkeypatch.setattr(os, "statvfs", statvfs)
-    with private_directory(tmp_path) as path:
+    with private_directory(temporary) as path:
         assert path.parent == (memory if serves else temporary)
 
 
@@ -184,13 +177,18 @@ def test_a_full_shared_directory_is_an_error_because_all_ranks_must_use_the_same
     assert list(memory.iterdir()) == []
 
 
-def test_processes_of_one_host_find_the_same_directory_until_the_last_has_left(memory: Path) -> None:
+def test_processes_of_one_host_find_the_same_directory_until_the_last_has_left(
+    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with shared_directory("77.0.0") as first:
         with shared_directory("77.0.0") as second, shared_directory("77.1.0") as other:
             assert first == second != other
             assert first.parent == memory
             assert stat.S_IMODE(first.stat().st_mode) == 0o700
         assert first.exists() and not other.exists()
+        _let_time_pass(monkeypatch)
+        with private_directory(tmp_path):
+            assert first.exists()  # as long as it is held
     assert not first.exists()
 
 
@@ -200,15 +198,6 @@ def test_a_directory_that_others_could_have_made_is_refused(memory: Path) -> Non
     for name in ("77.0.0", "77.1.0"):
         with pytest.raises(CannotRun, match="ranks cannot share this directory"), shared_directory(name):
             pass
-
-
-def test_a_shared_directory_stays_while_it_is_held(
-    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with shared_directory("77.0.0") as held:
-        _let_time_pass(monkeypatch)
-        with private_directory(tmp_path):
-            assert held.exists()
 
 
 def test_a_directory_that_is_removed_while_it_is_taken_is_made_anew(
@@ -244,22 +233,14 @@ def test_one_that_other_hosts_see_is_where_it_is_asked_for(
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert list(folder.iterdir()) == []
     assert not left.exists()
-
-
-def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
-    with (
-        pytest.raises(CannotRun, match=r"gone: could not be written"),
-        private_directory_in(tmp_path / "gone"),
-    ):
+    folder.rmdir()
+    with pytest.raises(CannotRun, match=r"run: could not be written"), private_directory_in(folder):
         pass
 
 
 def test_temporary_files_go_to_tmpdir_and_with_the_directory(
-    memory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory: Path, temporary: Path, tmp_path: Path
 ) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     with private_directory(tmp_path) as path:
         (path / TEMPORARY / "large").write_bytes(b"\0")
         (made,) = temporary.iterdir()

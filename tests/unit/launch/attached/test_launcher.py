@@ -1,16 +1,17 @@
 """Ranks that are there already: which of them take part, what they keep, and who is to blame."""
 
+import dataclasses
 import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from scalescope.catalog.measuring import Measuring
-from scalescope.catalog.setting import settings_of
 from scalescope.errors import BadInput, ScalescopeError
+from scalescope.experiment.machine import Gpu
 from scalescope.experiment.trial import Trial
 from scalescope.launch.attached import launcher as attached
 from scalescope.launch.attached.launcher import AttachedLauncher, members_of
@@ -18,10 +19,11 @@ from scalescope.launch.attached.rank_context import RankContext
 from scalescope.launch.fake import TWO_CORES
 from scalescope.launch.launcher import RanksLost
 from scalescope.launch.probing import Node
-from scalescope.results.ranks.rank_placement import RankPlacement
+from scalescope.launch.telemetry import sampler
 from scalescope.results.result import WINDOW
 from scalescope.results.run_folder import RunFolder
-from tests.builders.commands import command_trial
+from tests.builders.commands import Recorder, command_trial
+from tests.builders.launching import usual_limits
 
 NODES = [(0, 2, 4), (1, 3, 5, 7), (6,)]  # as `srun --distribution=cyclic` may deal them out
 
@@ -29,20 +31,17 @@ NODES = [(0, 2, 4), (1, 3, 5, 7), (6,)]  # as `srun --distribution=cyclic` may d
 @pytest.mark.parametrize(
     ("among", "ranks", "members"),
     [
-        ("all", 3, [0, 1, 2]),
         ("all", 8, list(range(8))),
         ("one_node", 3, [0, 2, 4]),  # rank 0's node, where it has enough
         ("one_node", 4, [1, 3, 5, 7]),
         ("one_per_node", 3, [0, 1, 6]),
         ("one_per_node", 2, [0, 1]),
+        (None, 2, [0, 1]),  # a benchmark without this setting
     ],
 )
-def test_members(among: str, ranks: int, members: list[int]) -> None:
-    assert members_of(Trial(settings={"world_size": ranks, "among": among}), NODES) == members
-
-
-def test_older_trials_are_among_all() -> None:
-    assert members_of(Trial(settings={"world_size": 2}), NODES) == [0, 1]
+def test_members(among: str | None, ranks: int, members: list[int]) -> None:
+    settings = {"world_size": ranks} | ({} if among is None else {"among": among})
+    assert members_of(Trial(settings=settings), NODES) == members
 
 
 def test_what_running_ranks_keep_cannot_be_swept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,31 +82,23 @@ class Worker:
         return request
 
 
-class Silent:
-    """A watcher that does nothing."""
-
-    def placed(self, ranks: Sequence[RankPlacement]) -> None:
-        pass
-
-    def advanced(self, fraction: float) -> None:
-        pass
-
-
 def _launch(
-    worker: Worker, folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
+    worker: Worker, folder: Path, monkeypatch: pytest.MonkeyPatch, gpus: int = 0, **settings: Any
 ) -> tuple[Trial, dict[str, Any]]:
     """Launch a trial on two nodes of two ranks; returns it and its telemetry."""
     monkeypatch.setattr(attached, "start_worker", lambda *_, **__: worker)
+    made = tuple(Gpu(index=n, name="made up", memory_bytes=1, uuid=f"id-{n}") for n in range(gpus))
+    machine = dataclasses.replace(TWO_CORES, gpus=made)
     nodes = {
-        "n1": Node(machine=TWO_CORES, system={}, ranks=(0, 1), first_rank=0, pids=(10, 11)),
-        "n2": Node(machine=TWO_CORES, system={}, ranks=(2, 3), first_rank=2, pids=(20, 21)),
+        "n1": Node(machine=machine, system={}, ranks=(0, 1), first_rank=0, pids=(10, 11)),
+        "n2": Node(machine=machine, system={}, ranks=(2, 3), first_rank=2, pids=(20, 21)),
     }
     monkeypatch.setattr(AttachedLauncher, "_probed_nodes", lambda self: nodes)
     for name in ("ranks", "logs"):
         (folder / name).mkdir()
     trial = Trial(settings={"benchmark": "train", "device": "cpu", "split_gpu": None, **settings})
-    limits = Measuring(**{setting.name: setting.default for setting in settings_of(Measuring)})
-    outcome = AttachedLauncher(RankContext(0, 4)).launch(trial, 0, RunFolder(folder), limits, Silent())
+    launcher = AttachedLauncher(RankContext(0, 4))
+    outcome = launcher.launch(trial, 0, RunFolder(folder), usual_limits(), Recorder())
     return trial, outcome.telemetry
 
 
@@ -139,6 +130,19 @@ def test_a_node_without_ranks_in_a_trial_is_not_sampled(
     _, telemetry = _launch(worker, tmp_path, monkeypatch, world_size=2)
     assert worker.request["watch"] == {}
     assert "hosts" not in telemetry and "cpu" in telemetry
+
+
+def test_the_gpus_of_the_trial_are_sampled_on_every_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml, opened = mock.Mock(problem=None), []
+    nvml.read.return_value, nvml.history.return_value = {}, {}
+    monkeypatch.setattr(sampler, "Nvml", lambda uuids: opened.append(uuids) or nvml)
+    worker = Worker([_done(rank) for rank in range(4)])
+    _launch(worker, tmp_path, monkeypatch, gpus=2, world_size=4, device="cuda")
+    assert opened == [("id-0", "id-1")]
+    assert nvml.close.call_count == 1
+    assert worker.request["watch"] == {"2": {"gpus": ["id-0", "id-1"], "pids": [20, 21]}}
 
 
 def _failed(rank: int, message: str, **more: Any) -> dict[str, Any]:

@@ -20,11 +20,6 @@ def test_a_complete_set_makes_a_rank() -> None:
     assert stray_variables(_TORCHRUN) == []
 
 
-def test_nothing_set_is_no_rank() -> None:
-    assert rank_context({"HOME": "/"}) is None
-    assert stray_variables({"HOME": "/"}) == []
-
-
 @pytest.mark.parametrize("missing", _TORCHRUN)
 def test_an_incomplete_set_is_left_over(missing: str) -> None:
     kept = {name: value for name, value in _TORCHRUN.items() if name != missing}
@@ -33,6 +28,8 @@ def test_an_incomplete_set_is_left_over(missing: str) -> None:
 
 
 def test_an_empty_value_does_not_count() -> None:
+    assert rank_context({"HOME": "/"}) is None
+    assert stray_variables({"HOME": "/"}) == []
     assert rank_context({**_TORCHRUN, "MASTER_PORT": ""}) is None
     assert stray_variables({"RANK": ""}) == ["RANK"]
 
@@ -42,15 +39,12 @@ def test_an_empty_value_does_not_count() -> None:
     [
         ({"RANK": "one"}, "RANK is 'one', which is not a number"),
         ({"RANK": "5"}, "RANK is 5, expected 0 to 3"),
-        ({"RANK": "-1"}, "RANK is '-1', which is not a number"),
         ({"RANK": "9" * 5000}, "RANK is '999"),
         ({"RANK": "\u0663"}, r"RANK is '\\u0663'"),
         ({"WORLD_SIZE": "0"}, "WORLD_SIZE is 0, expected 1 to"),
         ({"WORLD_SIZE": "4.0"}, "WORLD_SIZE is '4.0', which is not a number"),
-        ({"LOCAL_RANK": "foo"}, "LOCAL_RANK is 'foo', which is not a number"),
         ({"LOCAL_RANK": "4"}, "LOCAL_RANK is 4, expected 0 to 3"),
         ({"LOCAL_WORLD_SIZE": "1"}, "LOCAL_WORLD_SIZE is 1, expected 2 to 4"),
-        ({"MASTER_PORT": "http"}, "MASTER_PORT is 'http', which is not a number"),
         ({"MASTER_PORT": "0"}, "MASTER_PORT is 0, expected 1 to 65535"),
         ({"MASTER_PORT": "65536"}, "MASTER_PORT is 65536, expected 1 to 65535"),
         ({"MASTER_ADDR": "a b\n\x1b[2J"}, r"MASTER_ADDR is 'a b\\n\\x1b\[2J', which is not a host name"),
@@ -66,12 +60,10 @@ def test_wrong_variables_are_refused_by_name(change: dict[str, str], message: st
     ("host", "address"),
     [
         ("localhost", "127.0.0.1"),
-        ("127.0.0.1", "127.0.0.1"),
         ("127.1.2.3", "127.1.2.3"),
         ("::1", "::1"),
         ("[::1]", "::1"),
         ("n1", None),
-        ("10.0.0.1", None),
         ("127.0.0.1.example", None),
     ],
 )
@@ -162,7 +154,6 @@ def test_torchrun_inside_a_step_decides() -> None:
     [
         {"SLURM_STEP_ID": ""},  # the batch script
         {"SLURM_STEP_ID": "4294967290"},  # the shell of salloc
-        {"SLURM_STEP_ID": "4294967291"},
         {"SLURM_PTY_PORT": "41000"},  # srun --pty bash
         {"SLURM_NTASKS": "1"},  # srun -n1: a place for ranks of our own
     ],
@@ -171,13 +162,10 @@ def test_a_shell_in_a_job_is_no_rank(change: dict[str, str]) -> None:
     assert rank_context({**_STEP, **change}, on_terminal=True) is None
 
 
-def test_a_step_started_from_such_a_shell_has_ranks() -> None:
-    context = rank_context({**_STEP, "SLURM_PTY_PORT": "41000"}, on_terminal=False)
-    assert context is not None and context.world_size > 1
-
-
-def test_a_single_stray_variable_does_not_hide_a_step() -> None:
-    assert rank_context({**_STEP, "RANK": "0"}, on_terminal=False) is not None
+@pytest.mark.parametrize("more", [{"SLURM_PTY_PORT": "41000"}, {"RANK": "0"}])
+def test_a_step_from_such_a_shell_or_with_a_stray_variable_has_ranks(more: dict[str, str]) -> None:
+    context = rank_context({**_STEP, **more}, on_terminal=False)
+    assert context is not None and context.world_size == 3
 
 
 @pytest.mark.parametrize(
@@ -190,13 +178,9 @@ def test_a_single_stray_variable_does_not_hide_a_step() -> None:
         ({"SLURM_RESTART_COUNT": "../1", "SLURM_STEP_NODELIST": "n3"}, "SLURM_RESTART_COUNT is '../1'"),
         ({"MASTER_PORT": "x"}, "MASTER_PORT is 'x', which is not a number"),
         ({"SLURM_STEP_NODELIST": ""}, "start them with srun"),
+        ({"SLURM_STEP_NODELIST": "n[1-"}, "not a list of hosts"),
     ],
 )
 def test_a_broken_step_is_refused(change: dict[str, str], message: str) -> None:
-    with pytest.raises(CannotRun, match=message):
+    with pytest.raises((BadInput, CannotRun), match=message):
         rank_context({**_STEP, **change})
-
-
-def test_a_broken_list_of_hosts_is_bad_input() -> None:
-    with pytest.raises(BadInput, match="not a list of hosts"):
-        rank_context({**_STEP, "SLURM_STEP_NODELIST": "n[1-"})

@@ -28,12 +28,9 @@ def system(monkeypatch: pytest.MonkeyPatch) -> MadeUpLimits:
     return MadeUpLimits(monkeypatch)
 
 
-def test_without_limits_all_is_well(system: MadeUpLimits) -> None:
+def test_high_limits_are_left_alone(system: MadeUpLimits) -> None:
     check_limits(ranks=1000, threads=100)
     assert set(system.limits.values()) == {_NO_LIMIT}
-
-
-def test_a_high_limit_is_left_alone(system: MadeUpLimits) -> None:
     system.limits[resource.RLIMIT_NOFILE] = (1024, 4096)
     check_limits(ranks=8, threads=1)
     assert system.limits[resource.RLIMIT_NOFILE] == (1024, 4096)

@@ -4,13 +4,10 @@ import dataclasses
 import json
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from scalescope.catalog.measuring import Measuring
-from scalescope.catalog.setting import settings_of
 from scalescope.launch.local import logs
 from scalescope.launch.local import supervisor as module
 from scalescope.launch.local.memory_use import MemoryUse
@@ -19,7 +16,8 @@ from scalescope.launch.local.rank_watch import RankWatch, SupervisedLaunch, Supe
 from scalescope.launch.local.supervisor import Supervisor
 from scalescope.launch.memory_kills import MemoryKills
 from scalescope.results.ranks.heartbeat import Beat, Heartbeats, Phase, RankStage
-from scalescope.results.ranks.rank_placement import RankPlacement
+from tests.builders.commands import Recorder
+from tests.builders.launching import usual_limits
 from tests.unit.launch.local.test_memory_use import write_process
 
 _NOBODY = 2**22 + 1  # above the largest process number: signals to it reach nothing
@@ -35,16 +33,6 @@ class _PlayedProcess:
 
     def poll(self) -> int | None:
         return self._code
-
-
-class _Silent:
-    """A watcher that does nothing."""
-
-    def placed(self, ranks: Sequence[RankPlacement]) -> None:
-        pass
-
-    def advanced(self, fraction: float) -> None:
-        pass
 
 
 class _Stage:
@@ -83,17 +71,16 @@ class _Stage:
         launch = self._launch(deadline, memory or MemoryUse(root=self.directory), **limits)
         if kills is not None:
             launch = dataclasses.replace(launch, kills=kills)
-        return Supervisor(launch, _Silent(), time.sleep)
+        return Supervisor(launch, Recorder(), time.sleep)
 
     def watch(self) -> RankWatch:
-        return RankWatch(self._launch(None, MemoryUse(root=self.directory)), _Silent())
+        return RankWatch(self._launch(None, MemoryUse(root=self.directory)), Recorder())
 
     def _launch(self, deadline: float | None, memory: MemoryUse, **limits: float) -> SupervisedLaunch:
-        usual = {setting.name: setting.default for setting in settings_of(Measuring)}
         return SupervisedLaunch(
             ranks=self.ranks,
             beats=self.beats,
-            limits=Measuring(**{**usual, **limits}),
+            limits=usual_limits(**limits),
             steps=8,
             deadline=deadline,
             memory=memory,
@@ -106,39 +93,13 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, 0.01)
 
 
-def test_ranks_that_finish_are_ok(tmp_path: Path) -> None:
-    play = _Stage(tmp_path, [0, 0])
+def test_ranks_that_finish_are_ok_however_they_end(tmp_path: Path) -> None:
+    play = _Stage(tmp_path, [0, -11])
     play.wrote(0, None)
     play.wrote(1, None)
     outcome = play.supervisor().run()
     assert outcome.status == "ok"
     assert [record.rank for record in outcome.records] == [0, 1]
-
-
-def test_a_rank_that_finished_may_end_badly(tmp_path: Path) -> None:
-    play = _Stage(tmp_path, [-11])
-    play.wrote(0, None)
-    assert play.supervisor().run().status == "ok"
-
-
-def test_an_echo_of_another_ranks_end_is_not_blamed(tmp_path: Path) -> None:
-    play = _Stage(tmp_path, [1, -9])
-    play.at(0, RankStage.STEADY, 5)  # behind, and the first to report
-    play.at(1, RankStage.STEADY, 6)
-    play.wrote(0, "RuntimeError: Connection closed by peer [127.0.0.1]:1", at_s=1.0)
-    outcome = play.supervisor().run()
-    assert (outcome.status, outcome.rank, outcome.step) == ("failed", 1, 5)
-    assert outcome.reason == "rank 1 was killed by SIGKILL at step 5"
-
-
-def test_of_two_errors_the_one_with_less_progress_is_blamed(tmp_path: Path) -> None:
-    play = _Stage(tmp_path, [1, 1])
-    play.at(0, RankStage.STEADY, 6, Phase.BACKWARD)
-    play.at(1, RankStage.STEADY, 6, Phase.FORWARD)
-    play.wrote(0, "RuntimeError: shapes", at_s=1.0)
-    play.wrote(1, "ValueError: mine", at_s=2.0)
-    outcome = play.supervisor().run()
-    assert (outcome.rank, outcome.reason) == (1, "rank 1 failed at step 5: ValueError: mine")
 
 
 @pytest.mark.parametrize(
@@ -160,12 +121,6 @@ def test_a_rank_that_the_kernel_ended_for_want_of_memory_is_named_by_its_counter
     assert outcome.status == status
     assert outcome.reason is not None
     assert ("out of memory" in outcome.reason) is bool(counted)
-
-
-def test_a_rank_that_leaves_before_its_first_step_is_reported(tmp_path: Path) -> None:
-    outcome = _Stage(tmp_path, [0]).supervisor().run()
-    assert (outcome.status, outcome.rank, outcome.step) == ("failed", 0, None)
-    assert outcome.reason == "rank 0 exited before its first step with code 0 and without a result"
 
 
 @pytest.mark.parametrize(
@@ -228,25 +183,44 @@ def test_ranks_that_finished_before_their_zygote_ended_are_kept(tmp_path: Path, 
             play.supervisor().run()
 
 
-def test_a_rank_that_recorded_its_error_and_never_exits_has_failed(tmp_path: Path) -> None:
-    play = _Stage(tmp_path, [None, None])
-    for rank in (0, 1):
-        play.at(rank, RankStage.STEADY, 6)
-    play.wrote(1, "ValueError: mine")
-    outcome = play.supervisor(stall_timeout=0.1).run()
-    assert (outcome.status, outcome.rank, outcome.step) == ("failed", 1, 5)
-    assert outcome.reason == "rank 1 failed at step 5: ValueError: mine"
+_LOST = "RuntimeError: Connection closed by peer [127.0.0.1]:1"
+_INPUT, _FORWARD, _BACKWARD = Phase.INPUT, Phase.FORWARD, Phase.BACKWARD
 
 
-def test_silence_is_a_hang_of_those_furthest_behind(tmp_path: Path) -> None:
-    play = _Stage(tmp_path, [None, None, None])
-    play.at(0, RankStage.STEADY, 6, Phase.BACKWARD)
-    play.at(1, RankStage.STEADY, 6)
-    play.at(2, RankStage.STEADY, 6)
+@pytest.mark.parametrize(
+    ("codes", "positions", "errors", "found", "reason"),
+    [
+        # An echo of another rank's end is not blamed, though it is behind and the first to report.
+        ([1, -9], [(5, _INPUT), (6, _INPUT)], [_LOST], ("failed", 1, 5), "was killed by SIGKILL at step 5"),
+        # Of two errors the one with less progress is.
+        ([1, 1], [(6, _BACKWARD), (6, _FORWARD)], ["E: a", "E: b"],
+         ("failed", 1, 5), "failed at step 5: E: b"),
+        # It recorded its error, and never exits.
+        ([None] * 2, [(6, _INPUT)] * 2, [None, "E: b"], ("failed", 1, 5), "failed at step 5: E: b"),
+        ([0], [], [], ("failed", 0, None), "exited before its first step with code 0 and without a result"),
+        # Silence is a hang of those furthest behind.
+        ([None] * 3, [(6, _BACKWARD), (6, _INPUT), (6, _INPUT)], [],
+         ("hang", None, 5), "s 1, 2 hang at step 5: no progress for 0 s"),
+    ],
+)  # fmt: skip
+def test_the_rank_that_explains_the_end_is_named(
+    tmp_path: Path,
+    codes: list[int | None],
+    positions: list[tuple[int, Phase]],
+    errors: list[str | None],
+    found: tuple[str, int | None, int | None],
+    reason: str,
+) -> None:
+    play = _Stage(tmp_path, codes)
+    for rank, (begun, phase) in enumerate(positions):
+        play.at(rank, RankStage.STEADY, begun, phase)
+    for rank, message in enumerate(errors):
+        if message is not None:
+            play.wrote(rank, message, at_s=float(rank))
     outcome = play.supervisor(stall_timeout=0.1).run()
-    assert (outcome.status, outcome.rank, outcome.step) == ("hang", None, 5)
-    assert outcome.reason is not None
-    assert outcome.reason.startswith("ranks 1, 2 hang at step 5: no progress for 0 s")
+    assert (outcome.status, outcome.rank, outcome.step) == found
+    named = "rank" if outcome.rank is None else f"rank {outcome.rank} "
+    assert outcome.reason is not None and outcome.reason.startswith(f"{named}{reason}")
 
 
 def test_ranks_that_measure_are_ended_when_the_budget_is_spent(tmp_path: Path) -> None:
@@ -277,13 +251,9 @@ def test_a_slow_warm_up_extends_the_stall_limit(tmp_path: Path) -> None:
     assert watch.time_limit_s(rank) == 30.0
 
 
-def test_ranks_that_outlast_sigkill_do_not_hold_the_launcher(tmp_path: Path) -> None:
-    began = time.monotonic()
-    _Stage(tmp_path, [None, None]).supervisor().end_all()
-    assert time.monotonic() - began < 5.0
-
-
-def test_a_log_is_capped_when_its_rank_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_outlasts_sigkill_does_not_hold_the_launcher_and_its_log_is_capped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logs, "_LARGEST_BYTES", 100)
     play = _Stage(tmp_path, [None])
     play.ranks[0].log.write_bytes(b"x" * 1000)

@@ -74,12 +74,9 @@ def _end_of(rank: RankProcess, zygote: Zygote) -> int | None:
     return rank.poll()
 
 
-@pytest.mark.parametrize("code", [0, 3])
-def test_it_reports_how_a_rank_ended(zygote: Zygote, code: int) -> None:
-    assert _end_of(_start(zygote, code), zygote) == code
-
-
-def test_a_stopped_one_does_not_hide_how_ranks_end(zygote: Zygote) -> None:
+def test_it_reports_how_ranks_end_also_while_it_is_stopped(zygote: Zygote) -> None:
+    for code in (0, 3):
+        assert _end_of(_start(zygote, code), zygote) == code
     runs, killed = _start(zygote, None), _start(zygote, None)
     _stop(zygote)
     os.kill(killed.pid, signal.SIGKILL)

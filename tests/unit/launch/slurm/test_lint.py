@@ -29,7 +29,6 @@ def test_a_good_script_is_clean() -> None:
     ("old", "new", "line", "words"),
     [
         ('"$head:$port"', "$SLURM_NODELIST:$port", 10, "list of nodes"),
-        ('"$head:$port"', '"${SLURM_JOB_NODELIST}:$port"', 10, "list of nodes"),
         (
             'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
             "head=$SLURM_NODELIST",
@@ -41,7 +40,6 @@ def test_a_good_script_is_clean() -> None:
         ("--ntasks-per-node=1  #", "--ntasks=8  #", 3, "4 tasks per node with torchrun"),
         ("--ntasks-per-node=1  #", "-n 4  #", 3, "2 tasks per node with torchrun"),
         ("--ntasks-per-node=1  #", "--tasks-per-node=4  #", 3, "4 tasks per node with torchrun"),
-        ("srun --cpus", "srun --ntasks=8 --cpus", 9, "4 tasks per node"),
         ("srun --cpus", "srun -n8 --cpus", 9, "4 tasks per node"),
         ("srun --cpus", "srun --mpi=pmix --cpus", 9, "PMIx"),
         ("--gpus-per-node=4", "--gpus-per-task=1", 4, "GPUs per task with torchrun"),
@@ -61,18 +59,13 @@ def test_a_good_script_is_clean() -> None:
         ("--nnodes=2", "--nnodes=4", 9, "--nnodes=4 on 2 nodes: it waits"),
         ("--nnodes=2", "--nnodes 3:8", 9, "--nnodes=3 on 2 nodes: it waits"),
         ("--nnodes=2", "--nnodes=1", 9, "--nnodes=1 on 2 nodes: the others"),
-        ("--nodes=2", "--nodes=1", 9, "--nnodes=2 on 1 node: it waits"),
         ("--nodes=2", "-N 3", 9, "--nnodes=2 on 3 nodes: the others"),
         ("srun --cpus", "srun --nodes=1 --ntasks=1 --cpus", 9, "--nnodes=2 on 1 node: it waits"),
-        ("--gpus-per-node=4", "--gpus=4", 9, "8 ranks in all (2 × 4) for 4 requested GPUs"),
         ("--gpus-per-node=4", "-G a100:7", 9, "8 ranks in all (2 × 4) for 7 requested GPUs"),
         ("export OMP", "cd /scratch\n#SBATCH --mem=8G\nexport OMP", 7, "after the first command (line 6)"),
-        ("train.py\n", "train.py\n#SBATCH --time=10\n", 11, "has no effect"),
         ("train.py\n", "train.py\n  #SBATCH --time=10\n", 11, "after the first command"),
-        ("#SBATCH --gpus", " #SBATCH --gpus", 4, "only at the start of a line"),
         ("#SBATCH --nodes", "\t#SBATCH --nodes", 2, "only at the start of a line"),
         ("#SBATCH --gpus", "# SBATCH --gpus", 4, "a space between # and SBATCH"),
-        ("#SBATCH --nodes", "  #  SBATCH --nodes", 2, "a space between # and SBATCH"),
         ("#SBATCH --cpus-per-task=32", "#\tSBATCH -c 32", 5, "a space between # and SBATCH"),
         ("#!/bin/bash\n", "# a job\n", 1, "no #! at the start"),
         ("#!/bin/bash\n", "\ufeff#!/bin/bash\n", 1, "byte order mark"),
@@ -92,11 +85,11 @@ def test_each_mistake_is_found_at_its_line(old: str, new: str, line: int, words:
         ("--nnodes=2", "--nnodes=1:4"),
         ("--nnodes=2", "--nnodes=$SLURM_NNODES"),
         ("--nnodes=2", "--nnodes=$NODES"),
-        ("--nnodes=2", "--nnodes=${SLURM_NNODES}"),
         ("#SBATCH --nodes=2", "#SBATCH --nodes=2-4"),
         ("#SBATCH --nodes=2", "#SBATCH --ntasks=2"),
         ("--gpus-per-node=4", "--gpus=8"),
-        ("--gpus-per-node=4", "--gpus=h100:8"),
+        ("--gpus-per-node=4", "--gpus-per-task=4"),
+        ("--ntasks-per-node=1", "--ntasks=2"),
     ],
 )
 def test_numbers_of_nodes_and_gpus_that_may_agree_are_left_alone(old: str, new: str) -> None:
@@ -134,13 +127,11 @@ def test_missing_cores_are_found() -> None:
     [  # as SLURM 22.05 was seen to place them
         ("--ntasks-per-node=4", "", 4),
         ("--ntasks-per-node=4", "--ntasks=2", 1),
-        ("--ntasks-per-node=4", "--ntasks=2 --ntasks-per-node=1", 1),
         ("--ntasks-per-node=4", "--ntasks-per-node=1", 4),
         ("--ntasks=8", "--ntasks-per-node=1", 4),
         ("--ntasks=2", "--ntasks-per-node=4", 1),
         ("--ntasks=2 --ntasks-per-node=4", "", 1),
         ("--time=10", "--ntasks-per-node=4", 4),
-        ("--time=10", "", 1),
         ("--ntasks-per-node=4", "--ntasks=$SLURM_NNODES", 1),
     ],
 )
@@ -157,14 +148,6 @@ def test_tasks_that_srun_ignores_have_a_fix_of_their_own() -> None:
     assert lint(script.replace("srun --cpus", f"{mistake.fix} --cpus")) == []
 
 
-def test_one_task_for_each_of_many_nodes_is_right() -> None:
-    assert lint(_GOOD.replace("--ntasks-per-node=1", "--ntasks=2")) == []
-
-
-def test_a_task_may_have_all_gpus_of_its_node() -> None:
-    assert lint(_GOOD.replace("--gpus-per-node=4", "--gpus-per-task=4")) == []
-
-
 @pytest.mark.parametrize(
     ("asked", "fixed"),
     [
@@ -178,8 +161,10 @@ def test_a_task_may_have_all_gpus_of_its_node() -> None:
         ("--gres=gpu:a100", "--gres=gpu:a100:4"),
     ],
 )
-@pytest.mark.parametrize("flag", ["--nproc_per_node=4", "--nproc-per-node 4", '--nproc_per_node="4"'])
-def test_more_ranks_than_gpus_are_found(asked: str, fixed: str | None, flag: str) -> None:
+def test_more_ranks_than_gpus_are_found(asked: str, fixed: str | None) -> None:
+    flag = {"--gres=gpu:2": "--nproc-per-node 4", "--gres=gpu": '--nproc_per_node="4"'}.get(
+        asked, "--nproc_per_node=4"
+    )
     script = _GOOD.replace("--gpus-per-node=4", asked).replace("--nproc_per_node=4 ", f"\\\n  {flag} ")
     mistakes = lint(script)
     if fixed is None:
@@ -204,7 +189,6 @@ def test_ranks_in_a_variable_are_found_where_they_are_started() -> None:
         ("--gres=gpu:2", "gpu"),
         ("--gres=gpu:2", "auto"),
         ("--gres=gpu:2", "$SLURM_GPUS_ON_NODE"),
-        ("--gres=gpu:2", "2"),
         ("--gres=gpu:a100:8", "4"),
         ("--gres=gpu:a100:2,gpu:v100:2", "4"),
         ("--gres=gpu:0", "4"),
@@ -263,7 +247,6 @@ def test_the_fix_of_a_commented_directive_works() -> None:
     "comment",
     [
         "# SBATCH reads the lines above",
-        "# SBATCH",
         "## SBATCH --time=10",
         "##SBATCH --time=10",
         "# use #SBATCH --time=10",
@@ -274,12 +257,8 @@ def test_comments_about_directives_are_none(comment: str) -> None:
     assert lint(_GOOD.replace("export OMP", f"{comment}\nexport OMP")) == []
 
 
-def test_a_commented_directive_after_the_first_command_is_a_comment() -> None:
-    assert lint(_GOOD + "# SBATCH --time=10\n") == []
-
-
-def test_comments_are_no_commands() -> None:
-    assert lint(_GOOD + "# srun --mpi=pmix torchrun --master_port=29500\n") == []
+def test_comments_after_the_first_command_are_comments() -> None:
+    assert lint(_GOOD + "# SBATCH --time=10\n# srun --mpi=pmix torchrun --master_port=29500\n") == []
 
 
 @pytest.mark.parametrize("path", sorted(_EXAMPLES.glob("*.sbatch")), ids=lambda path: path.name)

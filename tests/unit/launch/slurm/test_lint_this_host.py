@@ -30,8 +30,13 @@ _BAD = [
 ]
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "::1"])
-@pytest.mark.parametrize(("script", "line"), _BAD)
+@pytest.mark.parametrize(
+    ("script", "line", "host"),
+    [
+        *((script, line, "localhost") for script, line in _BAD),
+        *((script, line, host) for script, line in (_BAD[0], _BAD[5]) for host in ("127.0.0.1", "::1")),
+    ],
+)
 def test_this_host_is_found_and_fixed(script: str, line: int, host: str) -> None:
     written = f"[{host}]" if host == "::1" and "@:" in script else host
     mistakes = lint(_TOP + script.replace("@", written) + "\n")
@@ -65,6 +70,7 @@ def test_on_one_node_this_host_is_right(script: str, _line: int) -> None:
         "srun -N 1 -n 1 torchrun --rdzv_endpoint=localhost:0 train.py",
         "srun -N1 --ntasks=1 python train.py --master_addr=localhost",
         "export MASTER_ADDR=localhost\nsrun hostname",
+        "export MASTER_ADDR=localhost\nsrun python -c 'import torch'\nsrun python -m pip list",
         "REDIS_HOST=localhost\nsrun python train.py --redis=$REDIS_HOST --url=localhost:80",
         "export MASTER_ADDR=localhost.example.org\nsrun python train.py",
         "# MASTER_ADDR=localhost\nsrun python train.py",

@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.launch.telemetry.load import NOBODY, LoadMeter, LoadReading, load_at_start, load_between
+from scalescope.launch.telemetry.load import (
+    NOBODY,
+    HostTicks,
+    LoadMeter,
+    LoadReading,
+    host_ticks,
+    load_at_start,
+    load_between,
+    process_ticks,
+)
 from scalescope.results.other_load import OtherLoad
 
 ROOT, RANK, LOADER, STRANGER = 40, 41, 42, 90
@@ -55,6 +64,28 @@ def proc(tmp_path: Path) -> FakeProc:
     return FakeProc(tmp_path)
 
 
+def test_work_is_busy_but_waiting_for_a_disk_and_other_machines_are_not_and_guests_count_once(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "stat").write_text("cpu  1 2 4 1000 2000 8 16 32 1 0\n")
+    assert host_ticks(tmp_path / "stat") == HostTicks(cores=1, busy=31, steal=32, total=3_063)
+
+
+@pytest.mark.parametrize("name", ["pt main thread", "a) R 1 2 (b", ""])
+def test_a_process_may_have_any_name(tmp_path: Path, name: str) -> None:
+    fields = ["S", *["7"] * 10, "30", "12", "5000", "5000", *["9"] * 35]
+    (tmp_path / "stat").write_text(f"41 ({name}) {' '.join(fields)}\n")
+    assert process_ticks(tmp_path / "stat") == 42
+
+
+def test_what_is_gone_or_torn_has_no_ticks(tmp_path: Path) -> None:
+    path = tmp_path / "stat"
+    assert (host_ticks(path), process_ticks(path)) == (None, None)
+    for text in ("", "cpu one two\n41 (python) S 1"):
+        path.write_text(text)
+        assert (host_ticks(path), process_ticks(path)) == (None, None)
+
+
 def test_others_used_what_is_busy_and_not_ours(proc: FakeProc) -> None:
     first = proc.read(0.0)
     proc.host(busy=150, idle=50, elsewhere=500)  # of each of two cores, in two seconds
@@ -91,16 +122,10 @@ def test_the_wait_of_a_rank_is_the_share_of_the_time_its_threads_wanted_a_core(p
     assert load.rank_waits == (pytest.approx(300 / 1000),)
 
 
-def test_a_rank_that_slept_did_not_wait(proc: FakeProc) -> None:
+def test_a_rank_that_slept_did_not_wait_and_where_one_is_unknown_none_is_claimed(proc: FakeProc) -> None:
     proc.threads(RANK, (1000, 500))
-    load = load_between(proc.read(0.0, RANK), proc.read(1.0, RANK))
-    assert load.rank_waits == (0.0,)
-
-
-def test_where_one_rank_s_wait_is_unknown_none_is_claimed(proc: FakeProc) -> None:
-    proc.threads(RANK, (1000, 500))
-    load = load_between(proc.read(0.0, RANK, 77), proc.read(1.0, RANK, 77))
-    assert load.rank_waits is None
+    assert load_between(proc.read(0.0, RANK), proc.read(1.0, RANK)).rank_waits == (0.0,)
+    assert load_between(proc.read(0.0, RANK, 77), proc.read(1.0, RANK, 77)).rank_waits is None
 
 
 def test_pressure_is_the_share_of_the_time_in_which_any_process_waited(proc: FakeProc) -> None:
@@ -115,19 +140,15 @@ def test_a_system_that_shows_nothing_leaves_everything_unknown(tmp_path: Path) -
     assert load_between(meter.read(0.0, [RANK]), meter.read(1.0, [RANK])) == OtherLoad()
 
 
-def test_a_system_that_does_not_show_children_leaves_what_is_ours_unknown(proc: FakeProc) -> None:
-    for children in proc.path.glob("*/task/*/children"):
-        children.unlink()
-    first = proc.read(0.0)
+@pytest.mark.parametrize("root", [ROOT, NOBODY])
+def test_where_ours_cannot_be_told_from_others_both_are_unknown(proc: FakeProc, root: int) -> None:
+    if root == ROOT:  # on a system that does not show children
+        for children in proc.path.glob("*/task/*/children"):
+            children.unlink()
+    first = proc.read(0.0, root=root)
     proc.host(busy=100, idle=0)
-    load = load_between(first, proc.read(1.0))
+    load = load_between(first, proc.read(1.0, root=root))
     assert (load.cores, load.other_cores) == (2, None)
-
-
-def test_ranks_that_cannot_be_told_from_others_leave_it_unknown(proc: FakeProc) -> None:
-    first = proc.read(0.0, root=NOBODY)
-    proc.host(busy=100, idle=0)
-    assert load_between(first, proc.read(1.0, root=NOBODY)).other_cores is None
 
 
 def test_no_time_between_readings_is_no_evidence(proc: FakeProc) -> None:

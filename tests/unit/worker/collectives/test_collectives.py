@@ -101,26 +101,22 @@ def test_a_wrong_element_is_counted(network: _Network, name: str, in_place: bool
     assert operation.wrong() == 1
     network.result[-1] += 1
     assert operation.wrong() == 2
-
-
-@pytest.mark.parametrize(("name", "in_place"), _CASES)
-def test_no_number_is_wrong(network: _Network, name: str, in_place: bool) -> None:
-    operation, rank = _operation(name, in_place, "float32")
-    network.result.copy_(torch.tensor(_expected(name, rank)))
-    network.result[0] = math.nan
-    assert operation.wrong() == 1
+    if network.result.is_floating_point():
+        network.result[0] = math.nan
+        assert operation.wrong() == 3
 
 
 @pytest.mark.parametrize("dtype", DTYPE_BYTES)
-@pytest.mark.parametrize("ranks", [2, 42, 43, 85, 86, 127, 200])
-def test_sums_of_many_ranks_stay_exact(dtype: str, ranks: int) -> None:
+def test_sums_of_many_ranks_stay_exact(dtype: str) -> None:
     """Adding in the type itself, in any order, gives the predicted sum."""
     array = (0, 64, getattr(torch, dtype), torch.device("cpu"))
-    forth, back = torch.zeros(64, dtype=array[2]), torch.zeros(64, dtype=array[2])
-    for rank in range(ranks):
-        forth += values_of(rank, ranks, *array)
-        back += values_of(ranks - 1 - rank, ranks, *array)
-    predicted = sum_of(ranks, *array)
-    assert torch.equal(forth, predicted)
-    assert torch.equal(back, predicted)
-    assert int(predicted.sum()) > 0
+    for ranks in (2, 42, 43, 85, 86, 127, 200):
+        values = [values_of(rank, ranks, *array) for rank in range(ranks)]
+        forth, back = torch.zeros(64, dtype=array[2]), torch.zeros(64, dtype=array[2])
+        for mine, other in zip(values, reversed(values), strict=True):
+            forth += mine
+            back += other
+        predicted = sum_of(ranks, *array)
+        assert torch.equal(forth, predicted)
+        assert torch.equal(back, predicted)
+        assert int(predicted.sum()) > 0

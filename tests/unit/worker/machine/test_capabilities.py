@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from scalescope.worker.machine.capabilities import (
     gpu_precisions,
     switched_off,
 )
-from scalescope.worker.machine.probe import probe
+from scalescope.worker.machine.probe import pci_bus_of, probe
 
 SAPPHIRE_RAPIDS = "flags\t\t: fpu vme avx2 avx512f avx512_bf16 avx512_fp16 amx_bf16 amx_tile amx_int8\n"
 CASCADE_LAKE = "flags\t\t: fpu vme avx2 avx512f avx512_vnni\n"
@@ -41,10 +42,7 @@ def test_instruction_sets(
     (tmp_path / "cpuinfo").write_text(text)
     assert cpu_native("bf16", architecture, tmp_path / "cpuinfo") is bf16
     assert cpu_native("fp16", architecture, tmp_path / "cpuinfo") is fp16
-
-
-def test_a_system_without_the_information_leaves_it_unknown(tmp_path: Path) -> None:
-    assert cpu_native("bf16", "x86_64", tmp_path / "none") is None
+    assert cpu_native("bf16", architecture, tmp_path / "none") is None
 
 
 @pytest.mark.parametrize(
@@ -63,18 +61,11 @@ def test_formats_of_a_gpu(
     capability: tuple[int, int], native: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(WITHOUT, raising=False)
+    assert gpu_precisions(None) == ()
     supports = gpu_precisions(capability)
     assert {support.name for support in supports if support.native} == native
-    assert {support.name for support in supports if support.emulated} == {
-        "tf32",
-        "bf16",
-        "fp16",
-        "fp8",
-    } - native
-
-
-def test_a_gpu_without_a_capability_is_unknown() -> None:
-    assert gpu_precisions(None) == ()
+    emulated = {support.name for support in supports if support.emulated}
+    assert emulated == {"tf32", "bf16", "fp16", "fp8"} - native
 
 
 def test_formats_are_measured_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,3 +107,21 @@ def test_the_probe_writes_them_down(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("bf16", "fp16"):
         support = machine.support_of(name, "cpu")
         assert support.native is (False if name in off else cpu_native(name))
+
+
+UUID = "11111111-2222-3333-4444-555555555555"
+
+
+def test_torch_says_on_which_bus_a_gpu_is() -> None:
+    properties = SimpleNamespace(pci_domain_id=0, pci_bus_id=0x1B, pci_device_id=0, uuid=UUID)
+    assert pci_bus_of(properties) == "0000:1b:00.0"
+
+
+def test_where_torch_does_not_the_driver_does(tmp_path: Path) -> None:
+    for bus, uuid in (("0000:1b:00.0", "other"), ("0000:9d:00.0", UUID)):
+        (tmp_path / bus).mkdir()
+        (tmp_path / bus / "information").write_text(f"Model: \t GPU\nGPU UUID: \t GPU-{uuid}\n")
+    assert pci_bus_of(SimpleNamespace(uuid=UUID), tmp_path) == "0000:9d:00.0"
+    assert pci_bus_of(SimpleNamespace(uuid="none of them"), tmp_path) is None
+    assert pci_bus_of(SimpleNamespace(uuid=UUID), tmp_path / "missing") is None
+    assert pci_bus_of(SimpleNamespace()) is None

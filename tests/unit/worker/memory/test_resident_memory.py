@@ -61,18 +61,6 @@ def _beyond_the_limit(answers: Any) -> None:
     answers.put(len(kept))
 
 
-def test_a_limit_makes_large_tensors_fail_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in EXACT_ALLOCATION.items():
-        monkeypatch.setenv(name, value)  # for the process below, which loads torch anew
-    context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
-    process = context.Process(target=_beyond_the_limit, args=(answers,))
-    process.start()
-    assert answers.get(timeout=patience()) is True
-    assert answers.get(timeout=patience()) == 16 * MIB
-    process.join()
-
-
 def test_bytes_are_counted_once_for_every_storage() -> None:
     model = nn.Linear(10, 10)
     shared = [model.weight, model.weight.view(-1), model.bias]
@@ -136,12 +124,23 @@ def _two_peaks(answers: Any) -> None:
     answers.put((counters["measured/peak_of_first_steps"], counters["measured/peak"]))
 
 
-def test_the_peak_of_the_first_steps_is_told_apart() -> None:
+def _measured(answers: Any) -> None:
+    _two_peaks(answers)
+    _beyond_the_limit(answers)
+
+
+def test_the_peak_of_the_first_steps_is_told_apart_and_a_limit_makes_large_tensors_fail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in EXACT_ALLOCATION.items():
+        monkeypatch.setenv(name, value)  # for the process below, which loads torch anew
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
-    process = context.Process(target=_two_peaks, args=(answers,))
+    process = context.Process(target=_measured, args=(answers,))
     process.start()
     first, peak = answers.get(timeout=patience(120))
-    process.join()
     assert first - peak > 60 * MIB
     assert peak > 32 * MIB
+    assert answers.get(timeout=patience()) is True
+    assert answers.get(timeout=patience()) == 16 * MIB
+    process.join()

@@ -22,6 +22,10 @@ def test_a_published_value_reaches_the_other_ranks(tmp_path: Path, monkeypatch: 
     assert second.get("request/0") is None
     first.publish("request/0", "train")
     assert second.wait("request/0") == b"train"
+    watch = rendezvous(0, tmp_path / "store", monkeypatch, of_watch=True)  # has a connection of its own
+    watch.publish("stall/0/0", b"{}")
+    del watch
+    assert first.get("stall/0/0") == b"{}"  # the file outlives the watch
     with pytest.raises(TimeoutError, match="request/1"):
         first.wait("request/1", limit_s=0.01)
 
@@ -41,14 +45,6 @@ def test_all_ranks_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     first, second = (rendezvous(rank, tmp_path / "store", monkeypatch) for rank in (0, 1))
     second.publish("joined/1", b"1")
     assert first.meet() == second.meet() == []
-
-
-def test_a_watch_has_a_connection_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = rendezvous(0, tmp_path / "store", monkeypatch)
-    watch = rendezvous(0, tmp_path / "store", monkeypatch, of_watch=True)
-    watch.publish("stall/0/0", b"{}")
-    del watch
-    assert first.get("stall/0/0") == b"{}"  # the file outlives the watch
 
 
 def _at_port(rank: int, port: int, monkeypatch: pytest.MonkeyPatch) -> None:

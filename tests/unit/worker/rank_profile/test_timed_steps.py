@@ -1,5 +1,7 @@
 """The times of marked steps: parts, gradients of one micro-batch or of several losses, passes of units."""
 
+from typing import Any
+
 import pytest
 
 from scalescope.results.traces.events import BACKWARD, CLEAR, FORWARD, INPUT, OPTIMIZER, WHOLE_STEP
@@ -110,59 +112,62 @@ def test_what_lies_between_units_belongs_to_the_one_before() -> None:
     }
 
 
-def test_with_the_gradient_of_a_shared_tensor_one_unit_ends_and_another_begins() -> None:
-    marked = make_step(
-        20.0,
-        (0.0, FORWARD),
-        (1.0, BACKWARD),
-        (2.0, OUTPUT, 1),
-        (4.0, GRADIENT, 1),
-        (7.0, OUTPUT, 0),
-        (7.0, INPUT_GRADIENT, 1),
-        (9.0, GRADIENT, 0),
-        (10.0, OPTIMIZER),
-    )
-    units = timed_step(marked, 1, {0: 0, 1: 1}).units
-    assert {number: unit.backward_s for number, unit in units.items()} == {0: 2.0, 1: 5.0}
+_ONE_UNIT = ((0.0, FORWARD), (1.0, BEGINS, 0), (2.0, ENDS, 0))
 
 
-def test_a_unit_ends_where_another_begins_at_the_latest() -> None:
-    marked = make_step(
-        20.0,
-        (0.0, FORWARD),
-        (1.0, BACKWARD),
-        (2.0, OUTPUT, 1),
-        (5.0, OUTPUT, 0),
-        (7.0, GRADIENT, 0),
-        (9.0, INPUT_GRADIENT, 1),  # its input was used elsewhere, too
-        (10.0, OPTIMIZER),
-    )
-    units = timed_step(marked, 1, {0: 0}).units
-    assert {number: unit.backward_s for number, unit in units.items()} == {0: 2.0, 1: 3.0}
-
-
-def test_a_unit_that_is_called_twice_is_timed_twice() -> None:
-    marked = make_step(
-        20.0,
-        (0.0, FORWARD),
-        *((1.0, BEGINS, 0), (2.0, ENDS, 0), (3.0, BEGINS, 0), (5.0, ENDS, 0)),
-        (6.0, BACKWARD),
-        *((7.0, OUTPUT, 0), (9.0, INPUT_GRADIENT, 0), (9.0, OUTPUT, 0), (14.0, GRADIENT, 0)),
-        (15.0, OPTIMIZER),
-    )
-    assert timed_step(marked, 1, {0: 0}).units == {0: PassTimes(forward_s=4.0, backward_s=7.0)}
-
-
-def test_what_is_computed_again_in_the_backward_pass_is_not_forward() -> None:
-    marked = make_step(
-        20.0,
-        (0.0, FORWARD),
-        *((1.0, BEGINS, 0), (2.0, ENDS, 0)),
-        (6.0, BACKWARD),
-        *((7.0, BEGINS, 0), (9.0, ENDS, 0)),
-        (15.0, OPTIMIZER),
-    )
-    assert timed_step(marked, 1, {0: 0}).units == {0: PassTimes(forward_s=1.0)}
+@pytest.mark.parametrize(
+    ("marks", "owners", "units"),
+    [
+        (  # with the gradient of a shared tensor one unit ends and another begins
+            [
+                (1.0, BACKWARD),
+                (2.0, OUTPUT, 1),
+                (4.0, GRADIENT, 1),
+                (7.0, OUTPUT, 0),
+                (7.0, INPUT_GRADIENT, 1),
+                (9.0, GRADIENT, 0),
+                (10.0, OPTIMIZER),
+            ],
+            {0: 0, 1: 1},
+            {0: (0.0, 2.0), 1: (0.0, 5.0)},
+        ),
+        (  # a unit ends where another begins at the latest: its input was used elsewhere, too
+            [
+                (1.0, BACKWARD),
+                (2.0, OUTPUT, 1),
+                (5.0, OUTPUT, 0),
+                (7.0, GRADIENT, 0),
+                (9.0, INPUT_GRADIENT, 1),
+                (10.0, OPTIMIZER),
+            ],
+            {0: 0},
+            {0: (0.0, 2.0), 1: (0.0, 3.0)},
+        ),
+        (  # a unit that is called twice is timed twice
+            [
+                *_ONE_UNIT,
+                (3.0, BEGINS, 0),
+                (5.0, ENDS, 0),
+                (6.0, BACKWARD),
+                (7.0, OUTPUT, 0),
+                (9.0, INPUT_GRADIENT, 0),
+                (9.0, OUTPUT, 0),
+                (14.0, GRADIENT, 0),
+                (15.0, OPTIMIZER),
+            ],
+            {0: 0},
+            {0: (4.0, 7.0)},
+        ),
+        (  # what is computed again in the backward pass is not forward
+            [*_ONE_UNIT, (6.0, BACKWARD), (7.0, BEGINS, 0), (9.0, ENDS, 0), (15.0, OPTIMIZER)],
+            {0: 0},
+            {0: (1.0, 0.0)},
+        ),
+    ],
+)
+def test_passes_of_units(marks: Any, owners: dict[int, int], units: dict[int, tuple[float, float]]) -> None:
+    timed = timed_step(make_step(20.0, (0.0, FORWARD), *marks), 1, owners).units
+    assert {number: (unit.forward_s, unit.backward_s) for number, unit in timed.items()} == units
 
 
 def make_timed(forward_s: float, gradients_s: dict[int, float]) -> TimedStep:

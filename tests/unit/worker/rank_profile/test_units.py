@@ -8,34 +8,17 @@ from scalescope.worker.rank_profile.moments import HostMoments
 from scalescope.worker.rank_profile.units import ROOT, UnitMarks, units_of
 
 
-def test_the_blocks_of_a_sequential_model_are_units() -> None:
+def test_blocks_are_units_and_only_containers_of_most_parameters_are_taken_apart() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     assert units_of(model) == [model[0], model[2]]
-
-
-def test_a_block_is_not_taken_apart() -> None:
     block = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     model = nn.Sequential(nn.Linear(4, 4), block, nn.Linear(4, 4), nn.Linear(4, 4))
     assert units_of(model) == list(model)
-
-
-def test_a_container_of_most_parameters_is_taken_apart() -> None:
     layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
     model = nn.Sequential(nn.Linear(4, 4), layers, nn.Linear(4, 4))
     assert units_of(model) == [model[0], *layers, model[2]]
-
-
-def test_containers_are_found_inside_other_modules() -> None:
-    class Model(nn.Module):
-        """A list of layers between a beginning and an end."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.begin = nn.Linear(4, 4)
-            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
-
-    model = Model()
-    assert units_of(model) == list(model.layers)  # what is left over belongs to the root
+    inside = Model()
+    assert units_of(inside) == list(inside.blocks)  # what is left over belongs to the root
 
 
 class Residual(nn.Module):

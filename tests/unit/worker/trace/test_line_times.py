@@ -49,24 +49,15 @@ def tracer() -> Any:
     assert sys.gettrace() is before
 
 
-def test_a_line_is_timed_as_often_as_it_runs() -> None:
+def test_a_line_is_timed_as_often_as_it_runs_with_what_it_calls() -> None:
     with timed_lines([CALL]) as times_s:
         assert waiting(5) == 15
     assert times_s == {CALL: 5.0}
-
-
-def test_a_line_includes_what_it_calls() -> None:
-    """The line inside takes one reading to begin and one to end, while the line outside goes on."""
+    # The line inside takes one reading to begin and one to end, while the line outside goes on.
     with timed_lines([CALL, RETURN]) as times_s:
         waiting(3)
     assert times_s[RETURN] == 3.0
     assert times_s[CALL] > times_s[RETURN]
-
-
-def test_lines_that_do_not_run_take_no_time() -> None:
-    with timed_lines([CALL]) as times_s:
-        quick(1)
-    assert times_s == {CALL: 0.0}
 
 
 def test_a_line_that_fails_is_timed_until_it_does() -> None:
@@ -75,16 +66,13 @@ def test_a_line_that_fails_is_timed_until_it_does() -> None:
     assert times_s[RAISE] == 1.0
 
 
-def test_after_the_block_nothing_is_timed() -> None:
+def test_lines_that_do_not_run_or_run_after_the_block_take_no_time(tracer: Any) -> None:
     with timed_lines([CALL]) as times_s:
-        pass
+        quick(1)
     waiting(2)
     assert times_s == {CALL: 0.0}
-
-
-def test_without_lines_nothing_is_traced(tracer: Any) -> None:
     with timed_lines([]) as times_s:
-        assert sys.gettrace() is tracer
+        assert sys.gettrace() is tracer  # without lines nothing is traced
     assert times_s == {}
 
 

@@ -63,7 +63,7 @@ def has_hooks(model: nn.Module) -> bool:
     )
 
 
-@pytest.mark.parametrize(("timed_steps", "count"), [(5, 2), (14, 2), (20, 3), (40, 6), (60, 9), (10_000, 9)])
+@pytest.mark.parametrize(("timed_steps", "count"), [(5, 2), (20, 3), (40, 6), (10_000, 9)])
 def test_the_share_of_profiled_steps_is_small(timed_steps: int, count: int) -> None:
     assert profiled_count(timed_trial(), 0.01, timed_steps) == count
 
@@ -80,10 +80,7 @@ def test_the_share_of_profiled_steps_is_small(timed_steps: int, count: int) -> N
 )
 def test_only_plain_launches_of_one_rank_are_profiled(trial: Trial) -> None:
     assert profiled_count(trial, 0.01, 100) == 0
-
-
-def test_steps_longer_than_the_window_are_not_profiled() -> None:
-    assert profiled_count(timed_trial(), 1.5, 5) == 0
+    assert profiled_count(timed_trial(), 1.5, 5) == 0  # steps longer than the window
 
 
 def test_parts_gradients_and_units_of_a_plain_step() -> None:
@@ -147,17 +144,14 @@ def test_a_step_of_the_user_has_parts_and_no_units() -> None:
     assert torch.autograd.backward is backward
 
 
-def test_compiled_code_has_no_units() -> None:
-    profile = profiled(plain(make_model()), timed_trial().replace(compile="default"))
-    assert set(profile.tables) == {"gradients"}
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of TorchScript
 @pytest.mark.parametrize("compiled", [torch.jit.script, lambda model: torch.compile(model, backend="eager")])
 def test_a_model_that_was_compiled_has_no_units(compiled: Any) -> None:
     profile = profiled(plain(compiled(make_model())))
     assert set(profile.tables) == {"gradients"}, profile.counters
     assert len(profile.tables["gradients"]) == 4
+    by_lever = profiled(plain(make_model()), timed_trial().replace(compile="default"))
+    assert set(by_lever.tables) == {"gradients"}
 
 
 def test_without_gradients_there_is_no_profile() -> None:

@@ -1,11 +1,9 @@
 """DDP's logging data about buckets and times, for the keys of every supported torch."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
@@ -43,14 +41,6 @@ def test_the_rebuilt_buckets_count_where_there_are_any(logged: Any, samples: dic
     assert bucket_samples(FakeDdp(logged)) == samples  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A process group of one rank, which DDP requires."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 def wrapped_model() -> DistributedDataParallel:
     torch.manual_seed(0)
     return DistributedDataParallel(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)))
@@ -70,11 +60,8 @@ def test_times_come_in_seconds() -> None:
     times = logged_times(2_000_000_000, 1_500_000_000, 500_000_000)
     assert times is not None
     assert (times.backward_s, times.communication_s, times.overlap_s) == pytest.approx((2.0, 1.5, 0.5))
-
-
-def test_no_overlap_is_a_time_like_any_other() -> None:
     times = logged_times(20, 10, 0)
-    assert times is not None and times.overlap_s == 0.0
+    assert times is not None and times.overlap_s == 0.0  # no overlap is a time like any other
 
 
 @pytest.mark.parametrize("logged", [(), (0, 10, 0), (10, 0, 0), (None, 10, 5), (-1, 10, 5)])
@@ -83,8 +70,10 @@ def test_an_iteration_that_was_not_timed_has_no_times(logged: tuple[int | None, 
 
 
 @pytest.mark.parametrize("error", [AttributeError("gone"), RuntimeError("not ready")])
-def test_a_ddp_without_logging_data_has_no_times(error: Exception) -> None:
-    assert DdpWatch(FakeDdp(error), has_hook=False).times() is None  # type: ignore[arg-type]
+def test_a_ddp_without_logging_data_or_a_sample_rate_is_left_alone(error: Exception) -> None:
+    watch = DdpWatch(FakeDdp(error), has_hook=False)  # type: ignore[arg-type]
+    watch.pause()
+    assert watch.times() is None
 
 
 def test_ddp_times_itself_once_it_is_switched_on(alone: None) -> None:
@@ -138,7 +127,3 @@ def test_a_paused_ddp_times_only_its_first_ten_iterations(alone: None) -> None:
         gradients_of(paused)
     assert (_last_timed(usual), _last_timed(paused)) == (100, 10)
     assert bucket_samples(paused) == bucket_samples(usual) != {}
-
-
-def test_a_ddp_without_a_sample_rate_is_left_alone() -> None:
-    DdpWatch(FakeDdp({}), has_hook=False).pause()  # type: ignore[arg-type]

@@ -28,21 +28,18 @@ class _Counting(torch.optim.SGD):
         self.register_step_pre_hook(lambda optimizer, *_: optimizer.called.append("own"))
 
 
-def test_a_hook_of_the_constructor_is_not_registered_twice() -> None:
+def test_a_hook_of_the_constructor_is_not_registered_twice_and_moved_ones_leave() -> None:
     source, target = _Counting(), _Counting()
     source.register_step_pre_hook(lambda optimizer, *_: optimizer.called.append("users"))
     give_hooks(hooks_of(source), target, "_Counting")
     target.step()
     assert (source.called, target.called) == ([], ["own", "users"])
-
-
-def test_moved_hooks_run_on_the_target_alone() -> None:
-    source, target = _Counting(), _Counting()
-    source.register_step_post_hook(lambda optimizer, *_: optimizer.called.append("users"))
-    move_hooks(source, target)
-    source.step()
-    target.step()
-    assert (source.called, target.called) == ([], ["own", "users"])
+    emptied, other = _Counting(), _Counting()
+    emptied.register_step_post_hook(lambda optimizer, *_: optimizer.called.append("users"))
+    move_hooks(emptied, other)
+    emptied.step()
+    other.step()
+    assert (emptied.called, other.called) == ([], ["own", "users"])  # moved hooks run on the target alone
 
 
 def test_hooks_that_cannot_be_kept_are_refused() -> None:
@@ -100,16 +97,12 @@ def test_part_of_the_parameters_keeps_its_groups() -> None:
     rebuild = OptimizerRebuild.of(_grouped(model), model)
     assert _ids(rebuild([model[1].weight]).param_groups) == [[id(model[1].weight)]]
     assert rebuild([model[1].weight]).param_groups[0]["weight_decay"] == 0.01
+    partly = OptimizerRebuild.of(torch.optim.SGD(model[1].parameters(), lr=0.1), model)  # it stays so
+    assert _ids(partly(model.parameters()).param_groups) == [[id(model[1].weight), id(model[1].bias)]]
     frozen = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     head = OptimizerRebuild.of(torch.optim.SGD(frozen[1].parameters(), lr=0.1), frozen)
     with pytest.raises(BadInput, match="holds no parameter of this rank's part"):
         head(frozen[0].parameters())
-
-
-def test_an_optimizer_of_part_of_the_model_stays_one() -> None:
-    model = _model()
-    rebuild = OptimizerRebuild.of(torch.optim.SGD(model[1].parameters(), lr=0.1), model)
-    assert _ids(rebuild(model.parameters()).param_groups) == [[id(model[1].weight), id(model[1].bias)]]
 
 
 def test_parameters_of_a_copy_are_known_by_their_position() -> None:

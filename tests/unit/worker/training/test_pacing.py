@@ -1,11 +1,9 @@
 """Paced models: gradients come in their order, are new every time, and survive whoever writes into them."""
 
 import copy
-from collections.abc import Iterator
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -34,28 +32,20 @@ def _gradients(model: nn.Module) -> list[torch.Tensor]:
     return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A process group of one rank, which DDP requires."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+def _are_one(model: nn.Module) -> bool:
+    gradients = _gradients(model)
+    return len(gradients) == 4 and all(torch.equal(each, torch.ones_like(each)) for each in gradients)
 
 
-def test_the_loss_and_every_gradient_are_one() -> None:
+def test_the_loss_and_every_gradient_are_one_and_follow_what_the_loss_is_multiplied_by() -> None:
     model = _model()
     loss = model("whatever", mask=None)
     loss.backward()
-    assert loss.item() == 1.0
-    assert len(_gradients(model)) == 4
-    assert all(torch.equal(gradient, torch.ones_like(gradient)) for gradient in _gradients(model))
-
-
-def test_gradients_follow_what_the_loss_is_multiplied_by() -> None:
+    assert loss.item() == 1.0 and _are_one(model)
     model = _model()
     for _ in range(4):
         (model() / 4).backward()
-    assert all(torch.equal(gradient, torch.ones_like(gradient)) for gradient in _gradients(model))
+    assert _are_one(model)
 
 
 @pytest.mark.parametrize("forget", [True, False], ids=["set to none", "cleared in place"])
@@ -64,8 +54,8 @@ def test_repeated_steps_keep_the_gradient_whatever_is_written_into_it(forget: bo
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         model().backward()
+        assert _are_one(model)
         gradients = _gradients(model)
-        assert all(torch.equal(gradient, torch.ones_like(gradient)) for gradient in gradients)
         for number, gradient in enumerate(gradients):
             gradient.mul_(number + 2)  # one that shared memory would change the others too
         assert [float(gradient.sum() / gradient.numel()) for gradient in gradients] == [2.0, 3.0, 4.0, 5.0]
@@ -73,30 +63,23 @@ def test_repeated_steps_keep_the_gradient_whatever_is_written_into_it(forget: bo
         optimizer.zero_grad(set_to_none=forget)
 
 
-def test_gradients_share_no_memory() -> None:
-    model = _model()
-    model().backward()
-    assert len({gradient.untyped_storage().data_ptr() for gradient in _gradients(model)}) == 4
-
-
-@pytest.mark.parametrize("views", [True, False])
-@pytest.mark.parametrize("forget", [True, False])
-@pytest.mark.parametrize("static", [True, False])
-def test_ddp_averages_the_same_gradient_every_step(
-    alone: None, views: bool, forget: bool, static: bool
-) -> None:
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(
+    ("views", "forget", "static"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_ddp_averages_the_same_gradient_every_step(views: bool, forget: bool, static: bool) -> None:
     model = _model()
     wrapped = DistributedDataParallel(
         model, gradient_as_bucket_view=views, static_graph=static, bucket_cap_mb=1e-5
     )
     for _ in range(4):
         wrapped().backward()
-        assert all(torch.equal(gradient, torch.ones_like(gradient)) for gradient in _gradients(model))
+        assert _are_one(model)
         wrapped.zero_grad(set_to_none=forget)
 
 
-def test_gradients_come_from_the_end_of_the_order() -> None:
-    names = ("last", "first", "shift", "scale")
+@pytest.mark.parametrize("names", [("last", "first", "shift", "scale"), ("first", "last")])
+def test_gradients_come_from_the_end_of_the_order_and_only_for_what_is_in_it(names: tuple[str, ...]) -> None:
     model = _model(*names)
     came: list[str] = []
     for name, parameter in model.body.named_parameters():
@@ -105,29 +88,15 @@ def test_gradients_come_from_the_end_of_the_order() -> None:
     assert came == list(reversed(names))
 
 
-def test_a_parameter_that_was_not_used_gets_no_gradient() -> None:
-    model = _model("first", "last")
-    model().backward()
-    assert [name for name, parameter in model.body.named_parameters() if parameter.grad is not None] == [
-        "first",
-        "last",
-    ]
-
-
-def test_a_copy_and_replaced_parameters_get_gradients_of_their_own() -> None:
+def test_a_copy_and_replaced_parameters_get_gradients_of_their_own_and_their_type() -> None:
     model = _model()
     copied = copy.deepcopy(model)
     copied().backward()
     assert (len(_gradients(copied)), len(_gradients(model))) == (4, 0)
-    model.body.last = nn.Parameter(torch.zeros(7))
+    model.body.last = nn.Parameter(torch.zeros(7, dtype=torch.bfloat16))
     model().backward()
-    assert model.body.last.grad is not None and model.body.last.grad.shape == (7,)
-
-
-def test_a_gradient_has_the_type_of_its_parameter() -> None:
-    model = _model().to(torch.bfloat16)
-    model().backward()
-    assert {gradient.dtype for gradient in _gradients(model)} == {torch.bfloat16}
+    gradient = model.body.last.grad
+    assert gradient is not None and (gradient.shape, gradient.dtype) == ((7,), torch.bfloat16)
 
 
 class _FakeTime:
@@ -142,34 +111,28 @@ class _FakeTime:
         self.now += seconds
 
 
-def test_a_step_takes_the_time_of_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_takes_the_time_of_its_pace_and_what_comes_late_is_not_added_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     body = _Body()
     order = [body.first, body.scale, body.last]
     model = PacedModel(body, order, Pace(forward_s=1.0, gradient_ready_s=(0.5, 0.75, 2.0)))
     clock = _FakeTime(monkeypatch)
     came: list[float] = []
+
+    def arrive(_: torch.Tensor) -> None:
+        came.append(clock.now)
+        clock.now += 0.1  # whoever takes it needs some time
+
     for parameter in order:
-        parameter.register_post_accumulate_grad_hook(lambda _: came.append(clock.now))
+        parameter.register_post_accumulate_grad_hook(arrive)
     loss = model()
     assert clock.now == pytest.approx(101.0)
     clock.now = 200.0  # the backward pass has a beginning of its own
     loss.backward()
     assert came == pytest.approx([200.5, 200.75, 202.0])
     SleepingOptimizer(iter(order), 3.0).step()
-    assert clock.now == pytest.approx(205.0)
-
-
-def test_what_comes_late_is_not_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    body = _Body()
-    model = PacedModel(body, [body.first, body.last], Pace(forward_s=0.0, gradient_ready_s=(0.5, 1.0)))
-    clock = _FakeTime(monkeypatch)
-
-    def delay(_: torch.Tensor) -> None:
-        clock.now += 0.3
-
-    body.last.register_post_accumulate_grad_hook(delay)
-    model().backward()
-    assert clock.now == pytest.approx(101.0)
+    assert clock.now == pytest.approx(205.1)
 
 
 def test_the_sleeping_optimizer_leaves_parameters_alone_and_clears_gradients() -> None:

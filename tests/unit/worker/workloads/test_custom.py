@@ -116,14 +116,11 @@ def test_a_function_gets_the_arguments_it_names(monkeypatch: pytest.MonkeyPatch)
         ("build = 5", "build is an int, not a function"),
         ("\nx = 1 / 0\ndef build(): pass", "line 2: ZeroDivisionError: division by zero"),
         ("def build():\n    raise ValueError('first\\nsecond')", "line 2: ValueError: first"),
-        ("def build():\n    raise KeyError", "line 2: KeyError"),
         ("import json\ndef build():\n    json.loads('{')", "line 3: JSONDecodeError: Expecting property"),
         ("import sys\ndef build():\n    sys.exit(0)", "line 3: called sys.exit(0)"),
-        ("raise SystemExit('no')", "line 1: called sys.exit(no)"),
         ("def build(:\n    pass", "line 1: SyntaxError: invalid syntax: def build(:"),
         ("import no_such_thing", "line 1: ModuleNotFoundError: No module named 'no_such_thing'"),
         ("def build(): return 5", "returned an int; expected (model, data, loss), ("),
-        ("def build(): pass", "returned None; expected (model, data, loss), ("),
         ("def build(): return 1, 2", "returned a tuple of 2; expected (model, data, loss)"),
         ("def build(): return 1, [], print", "returned an int as model; expected a torch.nn.Module"),
         (
@@ -133,10 +130,6 @@ def test_a_function_gets_the_arguments_it_names(monkeypatch: pytest.MonkeyPatch)
         (
             "from torch import nn\ndef build(): return nn.Linear(1, 1), 5, print",
             "returned an int as data; expected a data set or an iterable",
-        ),
-        (
-            "from torch import nn\ndef build(): return nn.Linear(1, 1), {'x': 5}, print",
-            "returned a dict of 1 as data; expected a data set or an iterable",
         ),
         (
             "from torch import nn\nclass Endless:\n    def __getitem__(self, n): return n\n"
@@ -206,22 +199,24 @@ def test_a_loader_brings_its_data_set_and_how_it_works(monkeypatch: pytest.Monke
     assert (batch[0].shape, batch[1]) == ((4, 2), "mine")  # the trial's batch, the owner's function
 
 
-def test_a_loader_of_a_stream_is_batched_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    loader = DataLoader(_Stream(), batch_size=2)
+@pytest.mark.parametrize(
+    "loader",
+    [
+        DataLoader(_Stream(), batch_size=2),  # is batched anew
+        DataLoader([(torch.zeros(4, 2), torch.zeros(4))] * 3, batch_size=None),  # hands out ready batches
+    ],
+)
+def test_loaders_of_streams_and_ready_batches(loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     data = _built(monkeypatch, lambda: (nn.Linear(2, 2), loader, nn.functional.mse_loss)).data
     assert next(feed_of(data, 4).batches)[0].shape == (4, 2)
 
 
-def test_a_loader_that_does_not_batch_hands_out_ready_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    ready = [(torch.zeros(4, 2), torch.zeros(4))] * 3
-    loader = DataLoader(ready, batch_size=None)
-    data = _built(monkeypatch, lambda: (nn.Linear(2, 2), loader, nn.functional.mse_loss)).data
-    assert next(feed_of(data, 4).batches)[0].shape == (4, 2)
-
-
-def test_an_optimizer_is_made_anew_with_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_optimizer_is_made_anew_with_its_options_and_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     model, data, loss = _parts()
     given = torch.optim.AdamW(model.parameters(), lr=0.125, betas=(0.5, 0.75), weight_decay=0.25)
+    called: list[tuple[str, Any]] = []
+    given.register_step_pre_hook(lambda optimizer, *_: called.append(("before", optimizer)))
+    given.register_step_post_hook(lambda optimizer, *_: called.append(("after", optimizer)))
     make = _built(monkeypatch, lambda: (model, data, loss, given)).make_optimizer
     assert make is not None
     made = make(model.parameters())
@@ -229,17 +224,6 @@ def test_an_optimizer_is_made_anew_with_its_options(monkeypatch: pytest.MonkeyPa
     kept = {name: made.param_groups[0][name] for name in ("lr", "betas", "weight_decay")}
     assert kept == {"lr": 0.125, "betas": (0.5, 0.75), "weight_decay": 0.25}
     assert made.param_groups[0]["params"] == list(model.parameters())
-
-
-def test_an_optimizer_made_anew_keeps_its_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, data, loss = _parts()
-    given = torch.optim.SGD(model.parameters(), lr=0.1)
-    called: list[tuple[str, Any]] = []
-    given.register_step_pre_hook(lambda optimizer, *_: called.append(("before", optimizer)))
-    given.register_step_post_hook(lambda optimizer, *_: called.append(("after", optimizer)))
-    make = _built(monkeypatch, lambda: (model, data, loss, given)).make_optimizer
-    assert make is not None
-    made = make(model.parameters())
     made.step()
     assert called == [("before", made), ("after", made)]
 

@@ -117,21 +117,17 @@ def test_an_optimizer_that_steps_another_is_one_part(script: Script) -> None:
     assert names_of(script.recorded(outer.step)) == [OPTIMIZER, CLEAR]
 
 
-def test_a_part_that_fails_has_an_end(script: Script) -> None:
+def test_a_part_that_fails_has_an_end_and_other_threads_have_no_parts(script: Script) -> None:
     def fail() -> None:
         with pytest.raises(RuntimeError):
             script.model(torch.ones(8, 5))
 
-    assert names_of(script.recorded(fail, script.train)) == [FORWARD, CLEAR, *STEP]
-
-
-def test_other_threads_do_not_end_what_the_script_does(script: Script) -> None:
-    def beside() -> None:
+    def beside() -> None:  # other threads do not end what the script does
         thread = threading.Thread(target=lambda: script.model(torch.ones(1, 4)))
         thread.start()
         thread.join()
 
-    assert names_of(script.recorded(beside)) == [CLEAR]
+    assert names_of(script.recorded(fail, beside, script.train)) == [FORWARD, CLEAR, CLEAR, *STEP]
 
 
 def test_afterwards_everything_is_as_before(script: Script) -> None:

@@ -80,11 +80,17 @@ def _line_of(code: str) -> int:
 
 
 def test_arrivals_are_stored_as_our_own_ranks_do() -> None:
-    trial = arrivals_of(COMMAND)
-    ticks, _ = script(lambda model: Ticks(recording_of(trial, model)))
+    announced = []
+
+    def begin(model: nn.Module) -> Ticks:
+        recording = recording_of(arrivals_of(COMMAND), model)
+        announced.append(recording.steps)
+        return Ticks(recording)
+
+    ticks, _ = script(begin)
     measurements = ticks.measurements
     assert measurements is not None
-    assert ticks.count == 1 + 4  # a window of 1 s
+    assert [ticks.count] == announced == [1 + 4]  # a window of 1 s
     summary = TraceSummary.from_record(measurements.samples, measurements.counters)
     assert summary is not None and summary.steps == 4
     assert all(step_s > 0.0 for step_s in summary.parts["compute_s"])
@@ -112,11 +118,17 @@ def rates(device: torch.device) -> dict[str, float]:
 
 
 def test_a_breakdown_names_and_times_the_lines_of_a_loop_that_runs_already() -> None:
-    trial, tracer = breakdown_of(COMMAND), sys.gettrace()
-    ticks, line = script(lambda model: Ticks(recording_of(trial, model, locate=located, rates=rates)))
+    tracer, announced = sys.gettrace(), []
+
+    def begin(model: nn.Module) -> Ticks:
+        recording = recording_of(breakdown_of(COMMAND), model, locate=located, rates=rates)
+        announced.append(recording.steps)
+        return Ticks(recording)
+
+    ticks, line = script(begin)
     measurements = ticks.measurements
     assert measurements is not None
-    assert ticks.count == 4 + 1 + 4 + 2 * WATCHED_STEPS
+    assert [ticks.count] == announced == [4 + 1 + 4 + 2 * WATCHED_STEPS]
     assert measurements.counters["syncs_were_located"] == 1
     assert measurements.counters["matmul_flops_per_s/fp32"] == 1.0
     assert isinstance(measurements.counters["plain_step_s"], float)
@@ -127,15 +139,12 @@ def test_a_breakdown_names_and_times_the_lines_of_a_loop_that_runs_already() -> 
     assert len(measurements.samples["parts/step_s"]) == 4
     assert "kernels" in measurements.tables
     assert sys.gettrace() is tracer
-
-
-def test_what_is_stored_is_plain_data() -> None:
-    trial = breakdown_of(COMMAND)
-    ticks, _ = script(lambda model: Ticks(recording_of(trial, model, locate=located, rates=rates)))
-    stored = ticks.measurements
-    assert stored is not None
-    kept = {"samples": stored.samples, "counters": stored.counters, "tables": stored.tables}
-    assert json.loads(json.dumps(kept, allow_nan=False)) == kept
+    kept = {
+        "samples": measurements.samples,
+        "counters": measurements.counters,
+        "tables": measurements.tables,
+    }
+    assert json.loads(json.dumps(kept, allow_nan=False)) == kept  # plain data
 
 
 def test_a_gpu_without_room_for_bare_products_costs_only_their_rates() -> None:
@@ -149,25 +158,14 @@ def test_a_gpu_without_room_for_bare_products_costs_only_their_rates() -> None:
     assert not any(name.startswith("matmul") for name in ticks.measurements.counters)
 
 
-@pytest.mark.parametrize("make", [arrivals_of, breakdown_of])
-def test_a_recording_takes_the_steps_that_it_announces(make: Callable[[Trial], Trial]) -> None:
-    announced = []
-
-    def begin(model: nn.Module) -> Ticks:
-        recording = recording_of(make(COMMAND), model, locate=located, rates=rates)
-        announced.append(recording.steps)
-        return Ticks(recording)
-
-    ticks, _ = script(begin)
-    assert [ticks.count] == announced
-
-
 def test_a_breakdown_is_refused_where_the_script_trains_on_the_cpu() -> None:
     model = nn.Linear(1, 1)
     with pytest.raises(BadInput, match="the script trains on the CPU"):
         recording_of(breakdown_of(COMMAND), model).check()
     recording_of(breakdown_of(COMMAND), model, CUDA).check()
     recording_of(arrivals_of(COMMAND), model).check()
+    long = recording_of(arrivals_of(COMMAND.replace(window=100.0)), model)
+    assert long.steps == 1 + MOST_STEPS  # short steps are recorded often enough and no more
 
 
 def test_a_script_with_a_profiler_of_its_own_is_refused() -> None:
@@ -178,11 +176,6 @@ def test_a_script_with_a_profiler_of_its_own_is_refused() -> None:
     ):
         recording.check()
     recording.check()
-
-
-def test_short_steps_are_recorded_often_enough_and_no_more() -> None:
-    recording = recording_of(arrivals_of(COMMAND.replace(window=100.0)), nn.Linear(1, 1))
-    assert recording.steps == 1 + MOST_STEPS
 
 
 def test_recordings_warm_up_as_long_as_those_of_our_own_ranks() -> None:

@@ -54,13 +54,13 @@ def test_parts_and_gradients_are_stored_and_the_first_step_is_not(script: Script
     rows = stored.tables["gradients"]
     assert sorted(row["parameter"] for row in rows) == [0, 1, 2, 3]
     assert sum(int(str(row["size_bytes"])) for row in rows) == 4 * (12 + 4 + 4 + 4)
-
-
-def test_accumulated_passes_are_micro_batches(script: Script) -> None:
-    script.profile.begin()
+    accumulating = Script()
+    accumulating.profile.begin()
     for _ in range(3):
-        script.step(micro_batches=2)
-    assert script.profile.stored().counters["profile/micro_batches"] == 2
+        accumulating.step(micro_batches=2)
+    accumulating.profile.end()
+    accumulating.after.remove()
+    assert accumulating.profile.stored().counters["profile/micro_batches"] == 2
 
 
 def test_afterwards_the_script_is_as_it_was(script: Script) -> None:

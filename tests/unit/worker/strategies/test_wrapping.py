@@ -1,24 +1,63 @@
-"""The sharded optimizer is made of parameters, whoever wrote the function that makes it, and keeps groups."""
+"""DDP, FSDP and the sharded optimizer: what is passed on to torch, and what is kept."""
 
-from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
+from scalescope.catalog.benchmarks.memory import WARMUP_STEPS
+from scalescope.catalog.strategies.ddp import Ddp
+from scalescope.catalog.strategies.fsdp import Fsdp
+from scalescope.worker.strategies import fsdp
+from scalescope.worker.strategies.ddp import wrap
 from scalescope.worker.training.optimizers import GivenOptimizer, OptimizerRebuild, named_groups
-from scalescope.worker.training.step import Data, OwnStep, Workload
+from scalescope.worker.training.step import Data, OwnStep, Step, Workload
 from tests.builders.workers import CPU, options
 
 
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A process group of one rank, which DDP requires."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+def take_step(step: Step) -> set[int]:
+    """One step; returns where the gradients lie after it."""
+    step.backward(step.forward((torch.ones(3, 600), torch.zeros(3))))
+    step.apply()
+    step.clear()
+    gradients = [parameter.grad for parameter in step.module.parameters()]
+    return {gradient.untyped_storage().data_ptr() for gradient in gradients if gradient is not None}
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("static", [True, False])
+def test_the_buckets_stay_after_the_warm_up(static: bool) -> None:
+    model = nn.Sequential(*(nn.Linear(600, 600) for _ in range(4)))
+    workload = Workload(model=model, data=Data(), loss=lambda output, targets: output.sum())
+    step = wrap(
+        workload,
+        options(Ddp, static_graph=static, bucket_cap_mb=1.0),
+        CPU,
+        False,
+        lambda parameters: torch.optim.SGD(parameters, lr=0.01),
+    )
+    for _ in range(WARMUP_STEPS):
+        lasting = take_step(step)
+    assert len(lasting) > 1  # they were made anew: static graphs begin with one for all
+    assert take_step(step) == lasting
+
+
+@pytest.mark.parametrize("asked", [None, True, False])
+def test_what_is_freed_after_forward_is_left_to_torch_unless_it_was_set(
+    monkeypatch: pytest.MonkeyPatch, asked: bool | None
+) -> None:
+    sharded = mock.Mock()
+    monkeypatch.setattr(fsdp, "fully_shard", sharded)
+    monkeypatch.setattr(fsdp, "init_device_mesh", mock.Mock())
+    monkeypatch.setattr(fsdp.dist, "get_world_size", lambda: 2)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    workload = Workload(model=model, data=Data(), loss=lambda output, targets: output.sum())
+    card = options(Fsdp) if asked is None else options(Fsdp, reshard_after_forward=asked)
+    fsdp.wrap(workload, card, CPU, False, lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    assert [call.args[0] for call in sharded.call_args_list] == [*model, model]  # the root is the last
+    assert {call.kwargs["reshard_after_forward"] for call in sharded.call_args_list} == {asked}
 
 
 # torch warns of itself when this part of it is imported

@@ -1,8 +1,8 @@
-"""The hook of ranks without communication divides exactly where DDP would divide in place."""
+"""Ranks without communication: what stands in place of collectives, and what is refused."""
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -11,19 +11,14 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from scalescope.catalog.strategies.ddp import Ddp
+from scalescope.errors import BadInput
+from scalescope.worker.ablations.local_shards import KeepChunk, RepeatShard, keep_shards_local
+from scalescope.worker.ablations.model_collectives import count_model_collectives, refuse_model_collectives
 from scalescope.worker.strategies.ddp import wrap, wrap_own_step
 from scalescope.worker.training.step import Data, OwnStep, Step, Workload
 from tests.builders.workers import CPU, options
 
 _DIVISIONS = ("aten::div_", "aten::mul_", "aten::div")
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A process group of one rank, which DDP requires."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 class ForgetfulSgd(torch.optim.SGD):
@@ -54,14 +49,13 @@ def _divisions(step: Step) -> list[int]:
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("kind", [torch.optim.SGD, ForgetfulSgd])
 @pytest.mark.parametrize(
-    "settings",
+    ("settings", "kind"),
     [
-        {},
-        {"static_graph": False},
-        {"bucket_cap_mb": 0.005},
-        {"gradient_as_bucket_view": False},
+        ({}, torch.optim.SGD),
+        ({"bucket_cap_mb": 0.005}, torch.optim.SGD),
+        ({"gradient_as_bucket_view": False}, torch.optim.SGD),
+        ({"static_graph": False}, ForgetfulSgd),
     ],
 )
 def test_as_many_divisions_as_one_rank_inside_ddp(
@@ -100,9 +94,15 @@ def _own_step(without_communication: bool, *, early: bool, set_to_none: bool, **
 
 
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("early", [True, False])
-@pytest.mark.parametrize("set_to_none", [True, False])
-@pytest.mark.parametrize("settings", [{"static_graph": False}, {"gradient_as_bucket_view": False}])
+@pytest.mark.parametrize(
+    ("settings", "set_to_none", "early"),
+    [
+        ({"static_graph": False}, True, True),
+        ({"static_graph": False}, False, True),
+        ({"static_graph": False}, False, False),
+        ({"gradient_as_bucket_view": False}, False, False),
+    ],
+)
 def test_as_many_divisions_in_a_step_of_the_users_own(
     settings: dict[str, Any], set_to_none: bool, early: bool
 ) -> None:
@@ -128,3 +128,54 @@ def test_the_hook_has_times_once_it_has_settled() -> None:
     counters = step.counters()
     assert counters.keys() == {"no_comm_hook_s_per_step", "no_comm_division_s_per_step"}
     assert _step(False, torch.optim.SGD).counters() == {}
+
+
+def _group(rank: int, ranks: int) -> dist.ProcessGroup:
+    group = mock.Mock(spec=dist.ProcessGroup)
+    group.rank.return_value, group.size.return_value = rank, ranks
+    return group
+
+
+@pytest.mark.parametrize(("rank", "inside"), [(0, True), (1, True), (2, False)])
+def test_all_shards_are_the_local_one_and_none_is_left_unwritten(rank: int, inside: bool) -> None:
+    gathered = torch.full((6,), float("nan"))
+    shard = gathered[2 * rank : 2 * rank + 2] if inside else torch.empty(2)
+    shard.copy_(torch.tensor([1.0, 2.0]))
+    RepeatShard()(gathered, shard, _group(rank, 3))
+    assert gathered.tolist() == [1.0, 2.0] * 3
+
+
+@pytest.mark.parametrize(("op", "chunk"), [(dist.ReduceOp.AVG, [1.0, 1.5]), (dist.ReduceOp.SUM, [2.0, 3.0])])
+def test_the_chunk_is_divided_where_the_collective_would_divide(op: object, chunk: list[float]) -> None:
+    kept = torch.full((2,), float("nan"))
+    KeepChunk()(kept, torch.arange(4.0), _group(1, 2), op)
+    assert kept.tolist() == chunk
+
+
+def test_a_torch_that_cannot_replace_them_is_refused() -> None:
+    class OldFsdp(nn.Linear):
+        """Inside FSDP, but of an older torch."""
+
+        def unshard(self) -> None: ...
+
+    with pytest.raises(BadInput, match="cannot train without communication"):
+        keep_shards_local(nn.Sequential(OldFsdp(2, 2)))
+
+
+# torch warns of itself when this part of it is imported
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+def test_an_optimizer_that_broadcasts_in_another_way_is_refused() -> None:
+    from scalescope.worker.ablations.local_update import keep_update_local
+
+    with pytest.raises(BadInput, match="cannot update without communication"):
+        keep_update_local(torch.optim.SGD([torch.zeros(1)], lr=1.0))  # type: ignore[arg-type]
+
+
+def test_a_model_with_synchronised_statistics_is_counted_and_refused() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2), nn.BatchNorm1d(2))
+    assert count_model_collectives(model) == 1
+    with pytest.raises(BadInput, match="a SyncBatchNorm layer cannot be trained without communication"):
+        refuse_model_collectives(model)
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    assert count_model_collectives(model) == 0
+    refuse_model_collectives(model)

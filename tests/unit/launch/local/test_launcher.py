@@ -1,4 +1,4 @@
-"""Which process ranks are forked from: one whose libraries were loaded for their number of threads."""
+"""The local launcher: which process ranks are forked from, and the memory that a rank's model may take."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,12 +7,13 @@ from unittest import mock
 
 import pytest
 
-from scalescope.catalog.measuring import Measuring
-from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial
 from scalescope.launch.local import launcher as local
 from scalescope.launch.local.processes import SpawnFailed, SpawnTimeout
+from scalescope.results.ranks.rank_job import ROOM_VARIABLE
 from scalescope.results.run_folder import RunFolder
+from tests.builders.launching import usual_limits
+from tests.builders.results import make_trial
 
 
 class FakeZygote:
@@ -77,10 +78,20 @@ def test_a_failed_start_costs_one_launch(
     monkeypatch.setattr(launcher, "_launch_in", fail)
     folder = RunFolder.open(tmp_path / "run", resume=False)
     try:
-        limits = Measuring(**{setting.name: setting.default for setting in settings_of(Measuring)})
-        outcome = launcher.launch(trial(3), 0, folder, limits, None)
+        outcome = launcher.launch(trial(3), 0, folder, usual_limits(), None)
     finally:
         folder.close()
     assert (outcome.status, outcome.reason) == (status, "no answer")
     assert not started.is_open
     assert launcher._zygote_for(trial(3)).is_open
+
+
+def test_ranks_share_the_memory_of_the_host_unless_running_out_is_allowed_or_it_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local, "usable_memory", lambda: 1000)
+    assert local.room_for(make_trial(world_size=2), usual_limits()) == {ROOM_VARIABLE: "500"}
+    assert local.room_for(make_trial(), usual_limits(allow_oom=True)) == {}
+    assert local.room_for(make_trial().replace(memory_limit=1 << 20), usual_limits()) == {}
+    monkeypatch.setattr(local, "usable_memory", lambda: None)
+    assert local.room_for(make_trial(), usual_limits()) == {}

@@ -1,20 +1,28 @@
-"""What simulated ranks of a cluster write down."""
+"""What simulated ranks write down, by a cost model or of a cluster; they share no code with the analysis."""
 
+import dataclasses
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
+from scalescope.analysis.training.recording import recordings
 from scalescope.catalog.benchmarks.arrivals import MOST_STEPS
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
-from scalescope.experiment.recordings import arrivals_of
+from scalescope.experiment.recordings import arrivals_of, breakdown_of
 from scalescope.experiment.trial import Trial
 from scalescope.launch.simulated import arrivals, comm, train
+from scalescope.launch.simulated.breakdown import simulate
 from scalescope.launch.simulated.cluster.model import ClusterModel, Network
 from scalescope.launch.simulation import CostModel
-from scalescope.results.result import RankRecord
+from scalescope.launch.validity.breakdown import judge
+from scalescope.results.result import RankRecord, Result
+from scalescope.results.traces import step_parts
 from scalescope.results.traces.summary import TraceSummary
 from tests.builders.requests import ask, flags
+from tests.builders.results import make_result, make_trial
 
 MODEL = ClusterModel(
     jitter_s=0.001,
@@ -106,3 +114,39 @@ def test_a_cost_model_has_waiting_only_for_its_late_rank() -> None:
     model = CostModel(exposed_comm_s={2: 0.003}, late_s={1: 0.002})
     records = arrivals.simulate(model, arrivals_of(trial_of(2)), 0).records
     assert [record.samples["trace/collective_s"][0] for record in records] == pytest.approx([0.005, 0.003])
+
+
+COSTS = CostModel(fixed_s=0.06, per_sample_s=0.001, exposed_comm_s={2: 0.02}, input_s={2: 0.01})
+TWO = make_trial(world_size=2, strategy="ddp", num_workers=0).replace(device="cuda")
+
+
+def simulated() -> Result:
+    outcome = simulate(COSTS, breakdown_of(TWO), 0)
+    assert judge(breakdown_of(TWO), outcome.records).status == "ok"
+    return dataclasses.replace(make_result(breakdown_of(TWO), [[1.0], [1.0]]), ranks=outcome.records)
+
+
+def test_every_rank_records_the_parts_of_the_model_s_step() -> None:
+    first, second = recordings(simulated())
+    assert (first.rank, second.rank) == (0, 1)
+    for recording in (first, second):
+        assert recording.recorded_step_s == pytest.approx(COSTS.step_time_s(TWO))
+        assert recording.parts[step_parts.COMMUNICATION] == pytest.approx(0.02)
+        assert recording.parts[step_parts.IDLE_INPUT] == pytest.approx(0.01)
+        computed = recording.parts[step_parts.FORWARD] + recording.parts[step_parts.BACKWARD]
+        assert computed == pytest.approx(0.06 + 10 * 0.001)
+        assert sum(recording.parts.values()) == pytest.approx(recording.recorded_step_s)
+
+
+_IMPORTED = """
+import sys
+from scalescope.launch import fake
+from scalescope.launch.simulated import arrivals, comm, train
+from scalescope.launch.simulated.cluster import truth
+print([name for name in sys.modules if name.startswith(("scalescope.analysis", "scalescope.diagnose"))])
+"""
+
+
+def test_the_simulation_shares_no_code_with_the_analysis() -> None:
+    done = subprocess.run([sys.executable, "-c", _IMPORTED], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

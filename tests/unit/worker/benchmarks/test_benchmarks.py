@@ -1,4 +1,4 @@
-"""The schedule of a training: how many steps are measured, and where epochs end among them."""
+"""Benchmarks of ranks: how many steps are measured, and what is refused."""
 
 from unittest import mock
 
@@ -6,9 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from scalescope.catalog.benchmarks.breakdown import WATCHED_STEPS, Breakdown
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.errors import BadInput
-from scalescope.worker.benchmarks import train
+from scalescope.experiment.recordings import breakdown_of
+from scalescope.worker.benchmarks import memory, train
+from scalescope.worker.benchmarks.breakdown import measure
+from scalescope.worker.benchmarks.memory import next_whole
 from scalescope.worker.benchmarks.train import (
     MOST_STEPS,
     StepSchedule,
@@ -19,11 +23,12 @@ from scalescope.worker.benchmarks.train import (
     steps_in_window,
 )
 from scalescope.worker.process.group import Group
+from scalescope.worker.trace.parts import step_counts
 from scalescope.worker.training.feeding import Feed
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.step import Data, Workload
 from tests.builders.results import make_trial
-from tests.builders.workers import options
+from tests.builders.workers import CPU, options
 
 
 def _schedule(accumulation: int, batches: int | None, **changes: object) -> StepSchedule:
@@ -35,11 +40,8 @@ def test_an_epoch_takes_all_batches_once_whatever_is_accumulated() -> None:
     schedule = _schedule(4, 10, steps_per_epoch=None, epochs=3)
     assert (schedule.epoch_steps, schedule.steps) == (3, 9)
     assert [schedule.parts_of(step) for step in range(9)] == [4, 4, 2] * 3
-
-
-def test_a_given_number_of_steps_takes_batches_as_they_come() -> None:
-    schedule = _schedule(4, 10, steps_per_epoch=7)
-    assert [schedule.parts_of(step) for step in range(schedule.steps)] == [4] * 7
+    schedule = _schedule(4, 10, steps_per_epoch=7)  # batches are taken as they come
+    assert [schedule.parts_of(step) for step in range(schedule.steps or 0)] == [4] * 7
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -90,14 +92,14 @@ def test_steps_in_a_window(step_s: float, steps: int) -> None:
     assert steps_in_window(1.5, step_s, 5) == steps
 
 
-def test_data_too_small_for_the_warm_up_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"warmup_steps 5.* 4 steps"):
-        _schedule(1, 4, steps_per_epoch=None)
-
-
-def test_data_without_a_length_has_no_whole_epoch() -> None:
-    with pytest.raises(BadInput, match="steps_per_epoch all"):
-        _schedule(1, None, steps_per_epoch=None)
+@pytest.mark.parametrize(
+    ("batches", "message"), [(4, r"warmup_steps 5.* 4 steps"), (None, "steps_per_epoch all")]
+)
+def test_data_too_small_for_the_warm_up_or_without_a_length_is_refused(
+    batches: int | None, message: str
+) -> None:
+    with pytest.raises(BadInput, match=message):
+        _schedule(1, batches, steps_per_epoch=None)
 
 
 def test_a_model_that_communicates_is_refused_without_communication(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,3 +112,36 @@ def test_a_model_that_communicates_is_refused_without_communication(monkeypatch:
     with pytest.raises(BadInput, match="cannot be trained without communication"), train.prepared(*arguments):
         pass
     assert measurements.counters["model_collectives"] == 1
+
+
+def test_on_the_cpu_it_is_refused() -> None:
+    group = mock.Mock()
+    with pytest.raises(BadInput, match="requires a CUDA GPU"):
+        measure(breakdown_of(make_trial()), group, CPU, mock.Mock(), None)
+    assert group.mock_calls == []  # nothing was built
+
+
+def test_a_launch_never_takes_more_steps_than_its_card_says() -> None:
+    card = options(Breakdown, "cuda")
+    most = card.warmup_on("cuda") + sum(step_counts(0.0)) + 2 * WATCHED_STEPS
+    assert card.steps() == most
+    assert card.warmup_on("cuda") >= card.warmup_on("cpu") == card.warmup_steps
+
+
+def test_the_short_end_of_a_pass_is_left_out() -> None:
+    stream = iter([torch.zeros(size) for size in (3, 8, 8, 3, 8)])
+    assert [len(next_whole(stream, 8)) for _ in range(3)] == [8, 8, 8]
+    assert len(next_whole(iter([torch.zeros(2), torch.zeros(3)]), 8)) == 3  # none is whole
+
+
+@pytest.mark.parametrize(
+    "message", ["could not create a primitive", "could not execute a primitive", "std::bad_alloc"]
+)
+def test_a_library_that_gets_nothing_is_out_of_memory(message: str) -> None:
+    with pytest.raises(MemoryError, match=message), memory._limited(1 << 40, torch.device("cpu")):
+        raise RuntimeError(message)
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    with pytest.raises(RuntimeError, match="shapes"), memory._limited(1 << 40, torch.device("cpu")):
+        raise RuntimeError("shapes do not match")

@@ -1,4 +1,4 @@
-"""Words and their ids: which are kept, and that they are found once and alike everywhere."""
+"""Words and their ids, found once and alike everywhere, and texts as rows of ids."""
 
 import json
 import multiprocessing
@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from scalescope.worker.text import vocabulary
 from scalescope.worker.text.corpus import Corpus, corpus_of
+from scalescope.worker.text.encoding import ClassifiedTexts, ContinuedTexts, encode
 from scalescope.worker.text.vocabulary import most_frequent, vocabulary_of, words_of
 from tests.conftest import clean_environment
 from tests.speed import patience
@@ -43,31 +45,26 @@ def test_words_of_a_text(text: str, words: list[str]) -> None:
     assert words_of(text) == words
 
 
-def test_the_most_frequent_words_come_first_and_ties_by_letters() -> None:
-    assert most_frequent(["b a a c", "a b d"], 3) == ["a", "b", "c"]
-
-
 def test_ids_begin_after_padding_and_unknown(cache: Path) -> None:
+    assert most_frequent(["b a a c", "a b d"], 3) == ["a", "b", "c"]
     assert vocabulary_of(corpus(), 5) == {"a": 2, "b": 3, "c": 4}
     assert vocabulary_of(corpus(), 100) == {"a": 2, "b": 3, "c": 4, "d": 5}
 
 
-def test_a_vocabulary_is_found_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vocabulary_is_found_once_for_each_size_and_corpus(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = vocabulary_of(corpus(), 5)
-    monkeypatch.setattr(vocabulary, "most_frequent", None)  # whoever calls it now fails
-    assert vocabulary_of(corpus(), 5) == first
     (file,) = cache.glob("vocabulary-*.json")
     assert json.loads(file.read_text()) == ["a", "b", "c"]
-
-
-def test_other_texts_or_another_size_are_another_vocabulary(cache: Path) -> None:
-    vocabulary_of(corpus(), 5)
     vocabulary_of(corpus(), 6)
     vocabulary_of(corpus([*ROWS, ("e", 0)]), 5)
     assert len(list(cache.glob("vocabulary-*.json"))) == 3
+    monkeypatch.setattr(vocabulary, "most_frequent", None)  # whoever calls it now fails
+    assert vocabulary_of(corpus(), 5) == first
 
 
-@pytest.mark.parametrize("content", ["", "[1, 2]", '["a", "b", "c", "d", "e"]', '{"a": 2}', '["a"', "\xff"])
+@pytest.mark.parametrize("content", ["", "[1, 2]", '["a", "b", "c", "d", "e"]', '{"a": 2}', "\xff"])
 def test_a_damaged_cache_is_rebuilt(cache: Path, content: str) -> None:
     expected = vocabulary_of(corpus(), 5)
     (file,) = cache.glob("vocabulary-*.json")
@@ -82,18 +79,16 @@ def test_without_a_writable_cache_the_vocabulary_is_built_every_time(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))  # a file is no folder, not even for root
     assert vocabulary_of(corpus(), 5) == {"a": 2, "b": 3, "c": 4}
-
-
-def test_a_relative_cache_is_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")  # relative
     monkeypatch.setenv("HOME", str(tmp_path))
     assert vocabulary.cache_folder() == tmp_path / ".cache" / "scalescope"
 
 
 _IN_ANOTHER_ORDER = """
-from tests.unit.worker.text.test_vocabulary import corpus
+from scalescope.worker.text.corpus import corpus_of
 from scalescope.worker.text.vocabulary import vocabulary_of
-vocabulary_of(corpus([("b a c d e f g h", 0), ("h g f e d c b", 1)]), 6)
+rows = [("b a c d e f g h", 0), ("h g f e d c b", 1)]
+vocabulary_of(corpus_of("made", rows, rows, 2), 6)
 """
 
 
@@ -102,13 +97,7 @@ def test_it_is_the_same_whatever_order_python_hashes_in(tmp_path: Path) -> None:
     for seed in ("1", "2"):
         environment = clean_environment(PYTHONHASHSEED=seed, XDG_CACHE_HOME=str(tmp_path / seed))
         command = [sys.executable, "-c", _IN_ANOTHER_ORDER]
-        subprocess.run(
-            command,
-            cwd=Path(__file__).parents[4],
-            env=environment,
-            check=True,
-            timeout=patience(),
-        )
+        subprocess.run(command, env=environment, check=True, timeout=patience())
         (file,) = (tmp_path / seed / "scalescope").glob("vocabulary-*.json")
         files.append((file.name, file.read_bytes()))
     assert files[0] == files[1]
@@ -137,3 +126,28 @@ def test_one_process_builds_it_while_the_others_wait(cache: Path) -> None:
         process.join()
     assert [words for words, _ in vocabularies] == [{"b": 2, "a": 3}] * 3
     assert sorted(times for _, times in vocabularies) == [0, 0, 1]
+
+
+WORDS = {"a": 2, "b": 3}
+
+
+def test_texts_are_cut_padded_and_never_empty() -> None:
+    tokens = encode(["A b", "a b a b", "zebra", "", "..."], WORDS, 3)
+    assert tokens.dtype == torch.int32
+    assert tokens.tolist() == [[2, 3, 0], [2, 3, 2], [1, 0, 0], [1, 0, 0], [1, 0, 0]]
+
+
+def test_a_batch_at_once_is_what_single_samples_are() -> None:
+    tokens = encode(["a b a", "b a", "b"], WORDS, 4)
+    for data in (ClassifiedTexts(tokens, torch.tensor([0, 1, 0])), ContinuedTexts(tokens)):
+        together = data.__getitems__([2, 0])
+        alone = [data[2], data[0]]
+        for part in (0, 1):
+            assert torch.equal(together[part], torch.stack([sample[part] for sample in alone]))
+        assert len(data) == 3
+
+
+def test_next_tokens_are_no_padding() -> None:
+    inputs, targets = ContinuedTexts(encode(["a b a", "b"], WORDS, 4)).__getitems__([0, 1])
+    assert inputs.tolist() == [[2, 3, 2], [3, 0, 0]]
+    assert targets.tolist() == [[3, 2, -100], [-100, -100, -100]]
