@@ -16,23 +16,16 @@ def test_the_mean_wait_is_how_much_earlier_ranks_arrive_than_the_last() -> None:
     assert launch.transfer_s == pytest.approx(0.03)
     assert launch.compute_s == pytest.approx(0.11)
     assert launch.rank_compute_s == pytest.approx((0.10, 0.12, 0.10, 0.12))
-
-
-def test_waiting_that_compute_hides_is_not_lost() -> None:
     launch = recorded_launch(recorded_result(FOUR, (0.10, 0.12, 0.10, 0.12), 0.03, hidden_s=0.015))
     assert launch is not None
     assert launch.waiting_s == pytest.approx((0.005 + 0.005) / 4)
 
 
-def test_exchanges_that_do_not_correspond_leave_waiting_unknown() -> None:
+def test_exchanges_or_ranks_without_a_summary_leave_waiting_unknown() -> None:
     result = recorded_result(FOUR, (0.10, 0.12, 0.10, 0.12), 0.03)
     del result.ranks[2].counters["collectives_per_step"]
     launch = recorded_launch(result)
     assert launch is not None
     assert launch.waiting_s is None and launch.transfer_s is None
-
-
-def test_a_rank_without_a_summary_makes_the_launch_unknown() -> None:
-    result = recorded_result(FOUR, (0.10, 0.12, 0.10, 0.12), 0.03)
     result.ranks[1].samples.clear()
     assert recorded_launch(result) is None

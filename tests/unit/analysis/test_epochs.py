@@ -24,21 +24,14 @@ def result_with(times: list[list[float]], accuracies: list[float] | None = None,
     return dataclasses.replace(made, ranks=ranks)
 
 
-def test_an_epoch_takes_as_long_as_its_slowest_rank() -> None:
+def test_an_epoch_takes_as_long_as_its_slowest_rank_and_accuracies_are_rank_0s() -> None:
     first, second = epochs_of(result_with([[1.0, 2.0], [1.5, 1.8]]))
     assert (first.number, first.time_s) == (1, 1.5)
     assert (second.number, second.time_s) == (2, 2.0)
     assert first.validation_accuracy is None
-
-
-def test_accuracies_are_rank_0s() -> None:
     epochs = epochs_of(result_with([[1.0, 2.0], [1.0, 2.0]], [0.5, 0.75]))
     assert [epoch.validation_accuracy for epoch in epochs] == [0.5, 0.75]
     assert [epoch.train_accuracy for epoch in epochs] == [0.9, 0.9]
-
-
-def test_older_results_have_none() -> None:
-    assert epochs_of(make_result(make_trial(), [[0.1] * 10])) == ()
 
 
 def test_launches_are_summarised_by_their_medians() -> None:
@@ -51,10 +44,11 @@ def test_launches_are_summarised_by_their_medians() -> None:
     assert over_launches([]) == ()
 
 
-def test_one_epoch_without_an_evaluation_is_not_reported() -> None:
+def test_epochs_are_reported_where_there_are_several_or_an_evaluation() -> None:
     assert not has_epochs(epochs_of(result_with([[1.0]])))
     assert has_epochs(epochs_of(result_with([[1.0, 1.0]])))
     assert has_epochs(epochs_of(result_with([[1.0]], [0.5])))
+    assert epochs_of(make_result(make_trial(), [[0.1] * 10])) == ()
 
 
 def test_tokens_are_those_of_a_texts_length() -> None:

@@ -10,82 +10,53 @@ from tests.builders.results import make_result, make_trial
 CALM = [0.010, 0.0101, 0.0099, 0.0102, 0.0098] * 2
 
 
-def test_a_step_takes_as_long_as_its_slowest_rank() -> None:
+def test_a_step_takes_as_long_as_its_slowest_rank_and_the_window_too() -> None:
     launch = summarise(make_result(make_trial(world_size=2), [[1.0, 5.0, 2.0], [4.0, 3.0, 2.5]]))
     assert launch.step_times_s == (4.0, 5.0, 2.5)
-
-
-def test_the_window_is_that_of_the_slowest_rank() -> None:
-    launch = summarise(make_result(make_trial(world_size=2), [[1.0, 5.0, 2.0], [4.0, 3.0, 2.5]]))
     assert launch.window_s == 9.5
     assert launch.samples == 3 * 2 * 10
     assert launch.samples_per_s == pytest.approx(60 / 9.5)
     assert launch.log_rate == pytest.approx(math.log(60 / 9.5))
     assert launch.mean_step_s == pytest.approx(9.5 / 3)
-
-
-def test_strong_scaling_counts_the_global_batch() -> None:
     trial = make_trial(world_size=4, global_batch_size=32)
     assert summarise(make_result(trial, [[1.0] * 5] * 4)).samples == 5 * 32
-
-
-def test_ranks_with_different_counts_are_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
         summarise(make_result(make_trial(world_size=2), [[1.0, 1.0], [1.0]]))
 
 
-@pytest.mark.parametrize(
-    ("second_half", "drifts"), [(1.0, False), (1.019, False), (0.981, False), (1.021, True), (0.979, True)]
-)
-def test_a_rank_drifts_where_its_halves_differ_by_more_than_two_percent(
-    second_half: float, drifts: bool
-) -> None:
-    times = [0.01] * 5 + [0.01 * second_half] * 5
-    assert summarise(make_result(make_trial(), [times])).drifting_ranks == ((0,) if drifts else ())
-
-
-def test_one_step_cannot_be_judged() -> None:
+def test_a_rank_drifts_where_its_halves_differ_by_more_than_two_percent() -> None:
+    for second_half, drifting in ((1.019, ()), (0.981, ()), (1.021, (0,)), (0.979, (0,))):
+        times = [0.01] * 5 + [0.01 * second_half] * 5
+        assert summarise(make_result(make_trial(), [times])).drifting_ranks == drifting
     assert summarise(make_result(make_trial(), [[0.01]])).drifting_ranks == ()
 
 
-def test_outliers_are_counted_and_kept() -> None:
+def test_outliers_beyond_ten_robust_deviations_are_counted_and_kept() -> None:
     stalled = summarise(make_result(make_trial(), [[*CALM, 5.0]]))
     assert summarise(make_result(make_trial(), [CALM])).outliers == ()
     assert stalled.outliers == ((0, 10),)
     assert 5.0 in stalled.step_times_s
     assert stalled.window_s == pytest.approx(sum(CALM) + 5.0)
-
-
-@pytest.mark.parametrize(("deviations", "outliers"), [(14.0, 0), (15.0, 1)])
-def test_the_limit_for_outliers_is_ten_robust_deviations(deviations: float, outliers: int) -> None:
     # Median 100 and MAD 1 by construction; 10 × 1.4826 MADs is the limit.
-    times = [99.0, 99.0, 99.0, 99.0, 100.0, 101.0, 101.0, 101.0, 100.0 + deviations]
-    assert len(summarise(make_result(make_trial(), [times])).outliers) == outliers
+    for deviations, outliers in ((14.0, 0), (15.0, 1)):
+        times = [99.0, 99.0, 99.0, 99.0, 100.0, 101.0, 101.0, 101.0, 100.0 + deviations]
+        assert len(summarise(make_result(make_trial(), [times])).outliers) == outliers
 
 
 def test_an_outlier_belongs_to_the_only_rank_that_has_it() -> None:
     stalled = [[*CALM], [*CALM], [*CALM[:4], 5.0, *CALM[5:]]]
     assert summarise(make_result(make_trial(world_size=3), stalled)).outliers == ((2, 4),)
-
-
-def test_an_outlier_that_ranks_share_belongs_to_no_rank() -> None:
     stalled = [[*CALM[:4], 4.9, *CALM[5:]], [*CALM], [*CALM[:4], 5.0, *CALM[5:]]]
     assert summarise(make_result(make_trial(world_size=3), stalled)).outliers == ((None, 4),)
 
 
-def test_the_change_of_the_calibration_is_known_of_each_rank() -> None:
+def test_the_calibration_of_ranks() -> None:
     rates = [(1.0e9, 1.0e9), (1.0e9, 1.1e9), (1.0e9, None)]
     result = make_result(make_trial(world_size=3), [CALM] * 3, calibration=rates)
     assert summarise(result).product_changes == (0.0, pytest.approx(math.log(1.1)), None)
-
-
-def test_without_calibration_the_machine_is_not_judged() -> None:
     launch = summarise(make_result(make_trial(), [CALM]))
     assert launch.product_changes == (None,)
     assert launch.matmul_flops_per_s is None
-
-
-def test_the_matmul_rate_is_the_median_of_all_measurements() -> None:
     rates = [(1.0e9, 3.0e9), (2.0e9, 9.0e9)]
     result = make_result(make_trial(world_size=2), [CALM, CALM], calibration=rates)
     assert summarise(result).matmul_flops_per_s == 2.5e9

@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import pytest
-
 from scalescope.analysis.comm.link_ends import LinkEnd, link_ends, path_class
 from scalescope.results.topology import Topology
 from tests.builders.topologies import (
@@ -22,12 +20,9 @@ def indices(sites: tuple[LinkEnd, ...]) -> list[int | None]:
     return [None if site.gpu is None else site.gpu.index for site in sites]
 
 
-def test_a_rank_s_gpu_is_found_by_its_identity() -> None:
+def test_a_rank_s_gpu_is_found_by_its_identity_or_its_bus() -> None:
     assert indices(ends_on({"a": dgx_h100()}, "aaa")) == [0, 1, 2]
     assert indices(ends_on({"a": dgx_h100()}, "aa", visible=(5, 4))) == [5, 4]
-
-
-def test_a_gpu_is_found_by_its_bus_as_well() -> None:
     environment = environment_of({"a": dgx_h100()})
     for number, gpu in enumerate(environment["nodes"]["a"]["gpus"]):
         gpu.update(uuid="", pci_bus=environment["system"]["topology"]["gpus"][number]["pci_bus"])
@@ -57,24 +52,11 @@ def test_runs_without_a_recorded_topology_have_ends_of_which_nothing_is_known() 
         assert (site.host, site.gpu, site.topology) == ("a", None, None)
 
 
-@pytest.mark.parametrize(
-    ("path", "group"),
-    [
-        ("NV18", "NV18"),
-        ("NV2", "NV2"),
-        ("PIX", "PIX"),
-        ("PXB", "PIX"),
-        ("PHB", "PHB"),
-        ("NODE", "PHB"),
-        ("SYS", "SYS"),
-    ],
-)
-def test_paths_inside_a_host_have_classes(path: str, group: str) -> None:
-    low, high = ends_on({"a": over_pcie(path=path)}, "aa")
-    assert path_class(low, high) == group
-
-
-def test_a_path_that_was_not_recorded_has_no_class() -> None:
+def test_paths_inside_a_host_have_classes() -> None:
+    groups = {"NV18": "NV18", "PIX": "PIX", "PXB": "PIX", "PHB": "PHB", "NODE": "PHB", "SYS": "SYS"}
+    for path, group in groups.items():
+        low, high = ends_on({"a": over_pcie(path=path)}, "aa")
+        assert path_class(low, high) == group
     low, high = ends_on({"a": Topology(gpus=gpu_sites(2, "GPU"), gpu_paths=paths_between(1, "PIX"))}, "aa")
     assert path_class(low, high) is None
     low, high = ends_on({"a": None}, "aa")

@@ -46,6 +46,8 @@ def test_one_rank_is_read_back_with_the_libraries() -> None:
     assert forecast_of(COUNTERS) == ALONE
     assert ALONE.peak == sum(SIZES.values()) + 7
     assert forecast_of({}) is None
+    large = {f"forecast/at/512/{name}": size for name, size in {**SIZES, "activations": 9000}.items()}
+    assert forecast_points({**COUNTERS, **large}, trial("single", 1)) == [(512, ALONE.peak + 8000)]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_an_unknown_strategy_has_a_reason() -> None:
     assert with_strategy(ALONE, trial("fsdp"), None)[0] is None
 
 
-def test_savings_one_by_one() -> None:
+def test_savings_are_of_one_change_each_and_not_of_what_is_in_use() -> None:
     savings = savings_of(COUNTERS, trial("single", 1))
     assert savings is not None and (savings.batch, savings.peak, savings.has_state) == (64, ALONE.peak, True)
     saved = {(change.name, change.ranks): change.saved_bytes for change in savings.changes}
@@ -85,36 +87,25 @@ def test_savings_one_by_one() -> None:
     assert saved["zero1", 8] == 700 - 100  # the buckets keep what a single rank had dropped by then
     assert saved["bf16", None] == 400
     assert saved["checkpointing", None] is None
-
-
-def test_what_is_in_use_already_saves_nothing_more() -> None:
     savings = savings_of(COUNTERS, trial("fsdp", precision="bf16"))
     assert savings is not None and {change.name for change in savings.changes} == {"checkpointing"}
     assert savings_of({}, trial("single", 1)) is None
     assert savings_of(COUNTERS, trial("pipeline")) is None
 
 
-def test_zero1_saves_ddp_its_share_of_the_state_and_nothing_where_there_is_none() -> None:
+def test_zero1_saves_its_share_of_the_state_where_that_is_known() -> None:
     within = savings_of(COUNTERS, trial("ddp", gradient_as_bucket_view=True))
     assert within is not None
     assert [change.saved_bytes for change in within.changes if change.name == "zero1"] == [400, 600, 700]
     bare = savings_of({**COUNTERS, "forecast/now/optimizer": 0}, trial("single", 1))
     assert bare is not None and not bare.has_state
     assert "zero1" not in {change.name for change in bare.changes}
-
-
-def test_zero1_without_its_forecast_is_unknown() -> None:
     known = {name: size for name, size in COUNTERS.items() if "/kept/" not in name}
     savings = savings_of({**known, "forecast/kept/problem": "E: no"}, trial("single", 1))
     assert savings is not None
     assert {(change.saved_bytes, change.reason) for change in savings.changes if change.name == "zero1"} == {
         (None, "E: no")
     }
-
-
-def test_larger_batches_of_the_forecast_are_points_of_a_line() -> None:
-    large = {f"forecast/at/512/{name}": size for name, size in {**SIZES, "activations": 9000}.items()}
-    assert forecast_points({**COUNTERS, **large}, trial("single", 1)) == [(512, ALONE.peak + 8000)]
 
 
 class Zero2(StrategyTraits):

@@ -15,20 +15,14 @@ def least(**settings: object) -> LeastMemory:
     return found
 
 
-def test_one_rank_has_gradients_or_activations_at_a_time() -> None:
+def test_gradients_and_activations_of_one_rank_and_of_ddp() -> None:
     parts = least()
     assert (parts.parameters, parts.gradients, parts.optimizer) == (PARAMETERS, PARAMETERS, 0)
     assert parts.inputs == 2 * 7 * 10 * 4
     assert parts.activations == 7 * (20 + 20 + 5) * 4
     assert parts.peak == parts.parameters + parts.inputs + max(parts.gradients, parts.activations)
-
-
-def test_ddp_keeps_gradients_while_there_are_activations() -> None:
     parts = least(world_size=2)
     assert parts.peak == 2 * PARAMETERS + parts.inputs + parts.activations
-
-
-def test_buckets_without_views_are_a_copy() -> None:
     parts = least(world_size=2, gradient_as_bucket_view="no")
     assert parts.buckets == PARAMETERS
     assert parts.model == 3 * PARAMETERS
@@ -63,13 +57,7 @@ def test_the_largest_batch_is_the_last_that_is_not_excluded() -> None:
     peaks = [least_memory(trial.replace(batch_size=batch)) for batch in (largest, largest + 1)]
     fits, fails = (peak.peak for peak in peaks if peak is not None)
     assert fits <= 100_000 < fails
-
-
-def test_the_largest_global_batch_is_of_all_ranks() -> None:
     per_rank = largest_batch_in(make_trial(**SIZES, batch_size=8, world_size=2), 100_000)
     of_all = largest_batch_in(make_trial(**SIZES, global_batch_size=8, world_size=2), 100_000)
     assert per_rank is not None and of_all == 2 * per_rank
-
-
-def test_no_batch_fits_where_the_model_does_not() -> None:
     assert largest_batch_in(make_trial(**SIZES), PARAMETERS) is None

@@ -41,12 +41,9 @@ def measured_at(samples: int, backward_s: float, **changes: object) -> MeasuredP
 SMALL, LARGE = measured_at(10, 3.0), measured_at(20, 5.0)  # 1 s and 0.2 s per sample
 
 
-def test_a_measured_batch_is_as_it_was_measured() -> None:
+def test_a_measured_batch_is_as_it_was_and_others_lie_on_a_line() -> None:
     answer = profile_at([SMALL, LARGE], 20)
     assert (answer.profile, answer.assumptions) == (LARGE.profile, ())
-
-
-def test_between_two_batches_passes_lie_on_a_line() -> None:
     answer = profile_at([LARGE, SMALL], 14)
     profile = answer.profile
     assert answer.assumptions == ()
@@ -61,17 +58,16 @@ def test_between_two_batches_passes_lie_on_a_line() -> None:
     (unit,) = profile.units
     assert (unit.forward_s, unit.backward_s) == (pytest.approx(1.9), pytest.approx(3.8))
     assert unit.activation_bytes == 14
+    other = measured_at(40, 100.0, strategy="ddp", world_size=1)
+    assert profile_at([SMALL, LARGE, other], 40) == profile_at([SMALL, LARGE], 40)
 
 
-def test_beyond_measured_batches_the_line_is_an_assumption() -> None:
+def test_beyond_measured_batches_a_line_or_proportion_is_an_assumption() -> None:
     answer = profile_at([SMALL, LARGE], 40)
     assert answer.profile.backward_s == pytest.approx(9.0)
     assert answer.assumptions == (
         "a step grows with its batch beyond 10 to 20 samples per rank as between them",
     )
-
-
-def test_from_one_batch_a_step_is_in_proportion() -> None:
     answer = profile_at([SMALL], 20)
     assert answer.profile.backward_s == pytest.approx(6.0)
     assert answer.profile.optimizer_s == 3.0
@@ -80,19 +76,11 @@ def test_from_one_batch_a_step_is_in_proportion() -> None:
     )
 
 
-def test_other_jobs_are_not_on_the_line() -> None:
-    other = measured_at(40, 100.0, strategy="ddp", world_size=1)
-    assert profile_at([SMALL, LARGE, other], 40) == profile_at([SMALL, LARGE], 40)
-
-
 def test_a_line_neither_falls_nor_becomes_negative() -> None:
     falling = profile_at([SMALL, measured_at(20, 2.0)], 40).profile
     assert falling.backward_s == pytest.approx(2.5)
     steep = profile_at([measured_at(10, 1.0), measured_at(20, 5.0)], 5).profile
     assert steep.backward_s == pytest.approx(0.5)
-
-
-def test_a_part_of_no_length_stays_so() -> None:
     idle = dataclasses.replace(SMALL, profile=dataclasses.replace(SMALL.profile, backward_s=0.0))
     assert profile_at([idle], 20).profile.gradients == idle.profile.gradients
 

@@ -1,6 +1,6 @@
 """Buckets as DDP forms them."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalescope.analysis.prediction.buckets import ExchangedBucket, buckets_of
@@ -16,20 +16,15 @@ def gradients(*sizes: int) -> list[Gradient]:
 def test_the_first_bucket_is_small_where_no_cap_is_set() -> None:
     sizes = [bucket.size_bytes // MIB for bucket in buckets_of(gradients(*[4 * MIB] * 16), None)]
     assert sizes == [4, 28, 28, 4]
-
-
-def test_a_cap_applies_to_the_first_bucket_too() -> None:
     sizes = [bucket.size_bytes // MIB for bucket in buckets_of(gradients(*[4 * MIB] * 16), 25)]
     assert sizes == [28, 28, 8]
-
-
-def test_a_bucket_is_ready_with_its_last_gradient() -> None:
     assert buckets_of(gradients(MIB, MIB, MIB), 2) == (
         ExchangedBucket(size_bytes=2 * MIB, ready_s=1.0),
         ExchangedBucket(size_bytes=MIB, ready_s=2.0),
     )
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 50 * MIB), max_size=60), st.none() | st.floats(0.1, 100))
 def test_no_byte_is_lost(sizes: list[int], cap: float | None) -> None:
     buckets = buckets_of(gradients(*sizes), cap)

@@ -23,24 +23,25 @@ class Second:
         return CollectiveTime(time_s=1.0, latency_s=0.5, error=0.02)
 
 
-def test_eight_gpus_have_a_published_curve() -> None:
+def test_published_curves_are_used_where_there_are_any() -> None:
     time = network_named("nvlink4").time_of("all_reduce", 64 * MIB, 8, ONE_NODE)
     assert time.time_s == pytest.approx(338.92e-6)
     assert time.error == pytest.approx(0.1)
     assert "H200" in time.assumptions[0]
-
-
-def test_two_nodes_have_one_too() -> None:
     layout = RankLayout(ranks_per_node=8)
     time = network_named("nvlink4+efa3200").time_of("all_reduce", 64 * MIB, 16, layout)
     assert time.time_s == pytest.approx(601.5e-6)
 
 
-def test_pcie_may_pass_through_host_memory() -> None:
+def test_latency_and_pcie_are_less_certain() -> None:
     nvlink, pcie = (
         network_named(name).time_of("all_reduce", 1024 * MIB, 2, ONE_NODE) for name in ("nvlink3", "pcie3")
     )
     assert pcie.error > 2 * nvlink.error
+    times = network_named("nvlink4+400gbe")
+    small = times.time_of("all_reduce", 1024, 64, EIGHT_PER_NODE)
+    large = times.time_of("all_reduce", 1024 * MIB, 64, EIGHT_PER_NODE)
+    assert small.error > 0.9 > 0.4 > large.error
 
 
 @pytest.mark.parametrize(("collective", "ranks"), [("all_reduce", 4), ("all_gather", 8)])
@@ -48,13 +49,6 @@ def test_elsewhere_nominal_rates_are_assumed(collective: str, ranks: int) -> Non
     time = network_named("nvlink4").time_of(collective, 1024 * MIB, ranks, ONE_NODE)
     assert time.error == pytest.approx(0.2, abs=0.05)
     assert "nvlink4" in time.assumptions[0]
-
-
-def test_latency_is_less_certain_than_rates() -> None:
-    times = network_named("nvlink4+400gbe")
-    small = times.time_of("all_reduce", 1024, 64, EIGHT_PER_NODE)
-    large = times.time_of("all_reduce", 1024 * MIB, 64, EIGHT_PER_NODE)
-    assert small.error > 0.9 > 0.4 > large.error
 
 
 @pytest.mark.parametrize(
@@ -70,23 +64,17 @@ def test_a_missing_level_is_an_assumption(name: str, layout: RankLayout, assumpt
     assert assumption in time.assumptions[-1]
 
 
-def test_one_rank_per_node_needs_no_inside() -> None:
+def test_one_rank_exchanges_nothing_and_one_per_node_needs_no_inside() -> None:
     time = network_named("400gbe").time_of("all_reduce", MIB, 16, RankLayout(ranks_per_node=1))
     assert len(time.assumptions) == 1
-
-
-@pytest.mark.parametrize("text", ["nvlink9", "", "nvlink4+nvlink5", "nvlink4+400gbe+ndr"])
-def test_unknown_networks_are_refused_with_the_known_ones(text: str) -> None:
-    with pytest.raises(BadInput, match=r"nvlink4, .*400gbe"):
-        network_named(text)
-
-
-def test_names_are_read_whatever_their_case() -> None:
-    assert network_named("NVLink4 + 400GbE") == network_named("nvlink4+400gbe")
-
-
-def test_one_rank_exchanges_nothing() -> None:
     assert network_named("nvlink4").time_of("all_reduce", MIB, 1, ONE_NODE).time_s == 0.0
+
+
+def test_unknown_networks_are_refused_with_the_known_ones() -> None:
+    for text in ("nvlink9", "", "nvlink4+nvlink5", "nvlink4+400gbe+ndr"):
+        with pytest.raises(BadInput, match=r"nvlink4, .*400gbe"):
+            network_named(text)
+    assert network_named("NVLink4 + 400GbE") == network_named("nvlink4+400gbe")
 
 
 def test_measured_inside_and_named_between_add_up() -> None:
@@ -98,9 +86,6 @@ def test_measured_inside_and_named_between_add_up() -> None:
     assert time.time_s == pytest.approx(1.0 + outside.time_s)
     assert 0.02 < time.error < outside.error
     assert time.assumptions == outside.assumptions
-
-
-def test_one_node_is_as_measured() -> None:
     assert TwoLevelTimes(Second(), network_named("ndr")).time_of("all_reduce", MIB, 8, EIGHT_PER_NODE) == (
         CollectiveTime(time_s=1.0, latency_s=0.5, error=0.02)
     )

@@ -28,18 +28,18 @@ def test_a_measured_size_rests_on_nothing_else() -> None:
     time = measured(2).time_of("all_reduce", 4 * MIB, 2, RankLayout())
     assert time.time_s == pytest.approx(ring_s(4 * MIB, 2))
     assert (time.error, time.assumptions) == (0.02, ())
+    time = measured(4, through_cores=True).time_of("all_reduce", MIB, 4, RankLayout(cores_per_node=2))
+    assert time.time_s == pytest.approx(ring_s(MIB, 4))
+    assert measured(2).time_of("all_reduce", MIB, 1, RankLayout()).time_s == 0.0
 
 
-@pytest.mark.parametrize("ranks", [4, 8, 1024])
-def test_a_ring_carries_a_curve_over_to_other_ranks(ranks: int) -> None:
-    time = measured(2).time_of("all_reduce", 16 * MIB, ranks, RankLayout())
-    assert time.time_s == pytest.approx(ring_s(16 * MIB, ranks), rel=1e-3)
-    assert len(time.assumptions) == 1
-
-
-def test_the_nearest_smaller_number_of_ranks_is_carried_over() -> None:
-    time = measured(2, 4).time_of("all_reduce", 16 * MIB, 8, RankLayout())
-    assert "from 4" in time.assumptions[0]
+def test_a_ring_carries_a_curve_over_to_other_ranks() -> None:
+    for ranks in (4, 1024):
+        time = measured(2).time_of("all_reduce", 16 * MIB, ranks, RankLayout())
+        assert time.time_s == pytest.approx(ring_s(16 * MIB, ranks), rel=1e-3)
+        assert len(time.assumptions) == 1
+    nearest = measured(2, 4).time_of("all_reduce", 16 * MIB, 8, RankLayout())
+    assert "from 4" in nearest.assumptions[0]
 
 
 @pytest.mark.parametrize("ranks", [4, 8])
@@ -56,37 +56,22 @@ def test_ranks_that_share_cores_take_longer(ranks: int) -> None:
     assert any("share a core" in assumption for assumption in large.assumptions)
 
 
-def test_a_link_is_as_fast_however_many_ranks_share_a_core() -> None:
+def test_cores_matter_only_where_ranks_share_them() -> None:
     alone, shared = (
         measured(2).time_of("all_reduce", 64 * MIB, 4, RankLayout(cores_per_node=cores)) for cores in (4, 2)
     )
     assert shared.time_s == pytest.approx(alone.time_s, rel=0.01)
-
-
-def test_ranks_on_nodes_of_their_own_share_no_core() -> None:
     layout = RankLayout(ranks_per_node=2, cores_per_node=2)
     assert [layout.crowding(ranks) for ranks in (2, 4, 8)] == [1.0, 1.0, 1.0]
     assert [RankLayout(cores_per_node=2).crowding(ranks) for ranks in (1, 2, 4, 8)] == [1.0, 1.0, 2.0, 4.0]
 
 
-def test_as_many_ranks_as_were_measured_are_as_crowded() -> None:
-    time = measured(4, through_cores=True).time_of("all_reduce", MIB, 4, RankLayout(cores_per_node=2))
-    assert time.time_s == pytest.approx(ring_s(MIB, 4))
-
-
-def test_larger_messages_go_on_as_the_curve_ends() -> None:
+def test_larger_messages_and_several_nodes_are_assumptions() -> None:
     time = measured(2).time_of("all_reduce", 256 * MIB, 2, RankLayout())
     assert time.time_s == pytest.approx(ring_s(256 * MIB, 2), rel=1e-3)
     assert "64 MiB" in time.assumptions[0]
-
-
-def test_several_nodes_are_an_assumption() -> None:
     time = measured(8).time_of("all_reduce", MIB, 8, RankLayout(ranks_per_node=4))
     assert any("links" in assumption for assumption in time.assumptions)
-
-
-def test_one_rank_exchanges_nothing() -> None:
-    assert measured(2).time_of("all_reduce", MIB, 1, RankLayout()).time_s == 0.0
 
 
 def test_what_was_never_measured_is_refused() -> None:
@@ -119,8 +104,5 @@ def test_nccl_takes_a_tree_where_a_ring_has_too_many_steps() -> None:
     tree = MeasuredTimes(curves, backend="nccl").time_of("all_reduce", MIB, 1024, RankLayout())
     assert ring.time_s == pytest.approx(1023 * 1.0 + 1.0 * 1023 / 512)
     assert tree.time_s == pytest.approx(10 * 1.0 + 2.0)
-
-
-def test_a_transfer_between_two_ranks_is_the_same_among_many() -> None:
     times = MeasuredTimes({("sendrecv", 4): Curve.through([(1, 1.0), (MIB, 2.0)])})
     assert times.time_of("sendrecv", MIB, 2, RankLayout()).time_s == 2.0

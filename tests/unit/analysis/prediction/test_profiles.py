@@ -89,7 +89,7 @@ def test_passes_are_of_one_micro_batch() -> None:
     assert measured.profile.forward_s == 2.0
 
 
-def test_launches_are_joined_by_parameter_and_unit() -> None:
+def test_launches_are_joined_by_what_they_share() -> None:
     swapped = [
         {"parameter": 0, "size_bytes": 800, "ready_s": 0.5},
         {"parameter": 1, "size_bytes": 400, "ready_s": 3.0},
@@ -108,19 +108,16 @@ def test_launches_are_joined_by_parameter_and_unit() -> None:
     ]
     assert profile.launches == 2
     assert profile.launch_spread == pytest.approx(2.0**0.5 / 10.0)
-
-
-def test_a_gradient_that_one_launch_lacks_is_left_out() -> None:
     profile = only(
         profiled_launch(TRIAL, STEPS), profiled_launch(TRIAL, STEPS, launch=1, gradients=GRADIENTS[:1])
     ).profile
     assert profile.gradient_bytes == 400
 
 
-@pytest.mark.parametrize("others", [(), UNITS[:2]])
-def test_units_that_launches_do_not_share_are_left_out(others: list[dict[str, object]]) -> None:
-    second = profiled_launch(TRIAL, STEPS, launch=1, units=others)
-    assert only(profiled_launch(TRIAL, STEPS), second).profile.units == ()
+def test_units_that_launches_do_not_share_are_left_out() -> None:
+    for others in ((), UNITS[:2]):
+        second = profiled_launch(TRIAL, STEPS, launch=1, units=others)
+        assert only(profiled_launch(TRIAL, STEPS), second).profile.units == ()
 
 
 def test_the_spread_leaves_out_single_long_steps() -> None:
@@ -129,34 +126,24 @@ def test_the_spread_leaves_out_single_long_steps() -> None:
     assert 0.005 < profile.spread < 0.02
 
 
-def test_buffers_are_counted_by_ranks_and_in_the_profile_of_commands() -> None:
+def test_the_profile_of_a_command_is_of_a_micro_batch() -> None:
     assert only(profiled_launch(TRIAL, STEPS, buffer_bytes=5)).profile.buffer_bytes == 5
-    command = profiled_launch(make_command(), STEPS, profile__buffer_bytes=9, units=())
-    assert only(command).profile.buffer_bytes == 9
-
-
-def test_samples_of_a_command_are_those_of_a_micro_batch() -> None:
-    command = make_command(observed_batch_size=32)
-    measured = only(profiled_launch(command, STEPS, profile__micro_batches=4, units=()))
+    counted = {"profile__buffer_bytes": 9, "profile__micro_batches": 4}
+    measured = only(profiled_launch(make_command(observed_batch_size=32), STEPS, units=(), **counted))
+    assert measured.profile.buffer_bytes == 9
     assert (measured.profile.samples, measured.micro_batches) == (8, 4)
 
 
-def test_plain_training_comes_before_a_wrapper() -> None:
+def test_which_launches_have_a_profile() -> None:
     wrapped = profiled_trial(strategy="ddp", world_size=1)
     launches = profiled_launch(wrapped, STEPS), profiled_launch(TRIAL, STEPS)
     assert [measured.trial.strategy for measured in profiles_of(run_of(*launches))] == ["single", "ddp"]
-
-
-def test_disturbed_launches_are_left_out_where_others_are_not() -> None:
     disturbed = dataclasses.replace(
         profiled_launch(TRIAL, [30.0] * 10),
         telemetry={"load": {"cores": 2, "stolen_cores": 1.0}},
     )
     assert whole_s(only(disturbed)) == pytest.approx(30.0)
     assert whole_s(only(disturbed, profiled_launch(TRIAL, STEPS, launch=1))) == pytest.approx(10.0)
-
-
-def test_runs_without_a_profile_have_none() -> None:
     failed = dataclasses.replace(profiled_launch(TRIAL, STEPS), status="failed")
     old = make_result(TRIAL, [STEPS])
     ablated = profiled_launch(TRIAL.replace(without_optimizer=True), STEPS)

@@ -19,22 +19,16 @@ def cost(names: str, *made: TunedLaunch, base: str = "") -> float:
     return costs.of(combination(names), combination(base)) / MARGIN
 
 
-def test_a_launch_takes_what_the_last_one_of_it_took() -> None:
-    assert cost("a", launch("", duration_s=10.0), launch("a", duration_s=20.0)) == pytest.approx(20.0)
-
-
 def test_what_was_never_launched_takes_what_its_base_took_or_most_did() -> None:
+    assert cost("a", launch("", duration_s=10.0), launch("a", duration_s=20.0)) == pytest.approx(20.0)
     made = (launch("", duration_s=10.0), launch("a", duration_s=20.0), launch("b", duration_s=12.0))
     assert cost("a+c", *made, base="a") == pytest.approx(20.0)
     assert cost("c", *made) == pytest.approx(10.0)
     assert cost("c+d", *made, base="d") == pytest.approx(12.0)
-
-
-def test_there_is_a_guess_before_the_first_launch() -> None:
     assert LaunchCosts(measured=launches()).of(BASELINE) > 0.0
 
 
-def test_compiling_takes_long_once() -> None:
+def test_compiling_takes_long_once_for_every_precision() -> None:
     plain = launch("", duration_s=10.0)
     guess = cost("compile", plain)
     assert guess > 20.0
@@ -42,9 +36,6 @@ def test_compiling_takes_long_once() -> None:
     again = cost("compile", plain, first)
     assert 10.0 < again < 70.0
     assert cost("compile", plain, first, launch("compile", duration_s=15.0)) == pytest.approx(15.0)
-
-
-def test_another_precision_is_compiled_anew_and_other_levers_are_not() -> None:
     made = (
         launch("", duration_s=10.0),
         launch("compile", duration_s=70.0),
@@ -60,9 +51,6 @@ def test_what_was_cut_short_takes_longer_than_it_was_given() -> None:
     assert cost("a+b", plain, cut, base="b") > 50.0  # on another base too
     assert cost("b", plain, cut) == pytest.approx(10.0)
     assert cost("", plain, cut) == pytest.approx(10.0)
-
-
-def test_a_repeat_that_was_cut_short_makes_nothing_dearer() -> None:
     made = (launch("", duration_s=10.0), launch("a", duration_s=10.0))
     cut = launch("a", None, kind="confirm", base="a", duration_s=5.0, cut_short=True)
     without = launch("", None, kind="confirm", base="a", duration_s=50.0, cut_short=True)

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
@@ -26,38 +25,23 @@ def linked(slow: Mapping[tuple[int, int], float], *, ranks: int = 4, exposed_s: 
     return make_facts({COMMUNICATION: exposed_s}, ranks=ranks, pairs=pairs)
 
 
-def test_a_rank_whose_every_pair_is_slow_has_the_slow_link() -> None:
-    cause = finding(unequal_links.rule(linked({(0, 2): 1e8, (1, 2): 1e8, (2, 3): 1e8})))
-    evidence = evidence_of(cause)
-    assert (evidence["slow links"], evidence["slowest"]) == ("rank 2's link", pytest.approx(1e8))
-    assert cause.root
-
-
-@pytest.mark.parametrize("ranks", [3, 4])
-def test_a_slow_rank_is_held_against_pairs_without_it(ranks: int) -> None:
-    slow = {(0, other): 1e8 for other in range(1, ranks)}
-    cause = finding(unequal_links.rule(linked(slow, ranks=ranks)))
+def test_a_slow_rank_is_held_against_pairs_without_it() -> None:
+    cause = finding(unequal_links.rule(linked({(0, 1): 1e8, (0, 2): 1e8}, ranks=3)))
     evidence = evidence_of(cause)
     assert (evidence["slow links"], evidence["usual"]) == ("rank 0's link", pytest.approx(1e9))
+    assert cause.root
     assert cause.share == pytest.approx(0.5 * 0.9)
 
 
-def test_a_pair_that_is_slow_by_itself_is_named() -> None:
+def test_a_pair_that_is_slow_by_itself_costs_what_a_usual_one_would_not() -> None:
     cause = finding(unequal_links.rule(linked({(1, 3): 1e8})))
     evidence = evidence_of(cause)
     assert evidence["slow links"] == "the link between ranks 1 and 3"
     assert (evidence["slowest"], evidence["usual"]) == (pytest.approx(1e8), pytest.approx(1e9))
-
-
-def test_a_slow_link_costs_the_part_of_waiting_that_a_usual_one_would_not() -> None:
-    cause = finding(unequal_links.rule(linked({(1, 3): 1e8})))
     assert cause.lost == pytest.approx(2.0 * 0.9)
     assert cause.share == pytest.approx(0.5 * 0.9)
-
-
-def test_it_may_slow_every_exchange_because_nccl_may_avoid_it() -> None:
-    claim = finding(unequal_links.rule(linked({(1, 3): 1e8}))).claim
-    assert claim.endswith("this may slow every exchange, unless the backend avoids it.")
+    (advice,) = cause.advice
+    assert advice.command == "scalescope comm --pairs --world-size 4 --device cpu"
 
 
 def test_a_link_is_compared_with_its_own_kind_of_path() -> None:
@@ -75,31 +59,15 @@ def test_a_link_is_compared_with_its_own_kind_of_path() -> None:
     assert "others with the same kind of path (PIX) carry 100 MB/s" in claim
 
 
-def test_its_advice_is_to_measure_every_pair() -> None:
-    (advice,) = finding(unequal_links.rule(linked({(1, 3): 1e8}))).advice
-    assert advice.command == "scalescope comm --pairs --world-size 4 --device cpu"
-
-
 def test_pairs_are_measured_over_the_same_links() -> None:
     facts = make_facts({COMMUNICATION: 0.05}, ranks=4, changes={"link": "1gbit"})
     abstained = abstention(unequal_links.rule(facts))
     assert abstained.command == "scalescope comm --pairs --world-size 4 --device cpu --link 1gbit"
 
 
-def test_links_that_differ_less_than_twofold_are_equal() -> None:
+def test_links_that_are_alike_alone_or_hidden_are_no_finding() -> None:
     assert unequal_links.rule(linked({(1, 3): 6e8})) is None
-
-
-def test_without_pairs_it_abstains_with_the_command_to_run() -> None:
-    abstained = abstention(unequal_links.rule(make_facts({COMMUNICATION: 0.05}, ranks=4)))
-    assert abstained.command == "scalescope comm --pairs --world-size 4 --device cpu"
-
-
-def test_two_ranks_have_one_link_that_cannot_be_unequal() -> None:
     assert unequal_links.rule(linked({(0, 1): 1e6}, ranks=2)) is None
-
-
-def test_links_do_not_matter_if_no_communication_is_exposed() -> None:
     assert unequal_links.rule(linked({(1, 3): 1e8}, exposed_s=0.0)) is None
     assert unequal_links.rule(make_facts({COMMUNICATION: 0.0}, ranks=4)) is None
 
@@ -117,25 +85,13 @@ def over(nccl: NcclChoices | None, **changes: object) -> Facts:
 
 def test_sockets_are_found_in_the_nccl_log() -> None:
     cause = finding(socket_fallback.rule(over(choices("NET/Socket"))))
-    assert {evidence.name: evidence.value for evidence in cause.evidence} == {
-        "transport": "NET/Socket",
-        "network": "Socket",
-    }
+    assert evidence_of(cause) == {"transport": "NET/Socket", "network": "Socket"}
     assert cause.root
     assert cause.share == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(
-    "nccl", [None, choices("P2P/CUMEM"), choices("SHM/direct/direct"), choices("NET/IB")]
-)
-def test_other_transports_and_silence_are_no_sockets(nccl: NcclChoices | None) -> None:
-    assert socket_fallback.rule(over(nccl)) is None
-
-
-@pytest.mark.parametrize("changes", [{"split_gpu": 2}, {"oversubscribe": True}])
-def test_ranks_of_one_gpu_were_asked_to_use_sockets(changes: dict[str, Any]) -> None:
-    assert socket_fallback.rule(over(choices("NET/Socket"), **changes)) is None
-
-
-def test_gloo_always_uses_sockets() -> None:
-    assert socket_fallback.rule(over(choices("NET/Socket"), backend="gloo")) is None
+def test_other_transports_silence_and_wanted_sockets_are_no_finding() -> None:
+    for nccl in (None, choices("P2P/CUMEM"), choices("NET/IB")):
+        assert socket_fallback.rule(over(nccl)) is None
+    for changes in ({"split_gpu": 2}, {"oversubscribe": True}, {"backend": "gloo"}):
+        assert socket_fallback.rule(over(choices("NET/Socket"), **changes)) is None

@@ -58,21 +58,20 @@ def _pauses(*origins: int, cost_s: float = 0.015) -> PeriodicPauses:
 
 
 @pytest.mark.parametrize(
-    ("pauses", "is_symptom"),
-    [(_pauses(1), True), (_pauses(0), False), (_pauses(0, 1), False), (_pauses(1, cost_s=0.005), False)],
+    ("pauses", "late", "skewed"),
+    [
+        (_pauses(1), True, True),
+        (_pauses(0), False, True),
+        (_pauses(0, 1), False, False),
+        (_pauses(1, cost_s=0.005), False, False),
+    ],
 )
-def test_a_late_rank_that_pauses_is_a_symptom(pauses: PeriodicPauses, is_symptom: bool) -> None:
+def test_a_late_rank_or_skew_by_one_that_pauses_is_a_symptom(
+    pauses: PeriodicPauses, late: bool, skewed: bool
+) -> None:
     facts = dataclasses.replace(_late(None), pauses=pauses)
-    assert finding(straggler.rule(facts)).symptom is is_symptom
-
-
-@pytest.mark.parametrize(
-    ("pauses", "is_symptom"),
-    [(_pauses(1), True), (_pauses(0, 1), False), (_pauses(1, cost_s=0.005), False)],
-)
-def test_skew_by_a_rank_that_pauses_is_a_symptom(pauses: PeriodicPauses, is_symptom: bool) -> None:
-    facts = make_facts({RANDOM_SKEW: 0.02}, pauses=pauses)
-    assert finding(random_skew.rule(facts)).symptom is is_symptom
+    assert finding(straggler.rule(facts)).symptom is late
+    assert finding(random_skew.rule(make_facts({RANDOM_SKEW: 0.02}, pauses=pauses))).symptom is skewed
 
 
 def test_facts_of_a_run_know_uneven_work() -> None:
