@@ -110,17 +110,10 @@ def test_only_heat_and_a_failing_supply_throttle() -> None:
 
 
 def test_over_launches_figures_are_means_but_memory_and_temperature_the_largest() -> None:
-    first = TelemetrySummary(
-        gpu_utilization=0.5, power_w=100.0, host_utilization=0.2, gpu_memory_bytes=5e9, temperature_c=40.0
-    )
-    second = TelemetrySummary(
-        gpu_utilization=1.0,
-        rank_busy_cores=3.0,
-        host_utilization=0.0,
-        gpu_memory_bytes=2e9,
-        temperature_c=70.0,
-    )
-    assert over_launches([first, second, TelemetrySummary()]) == TelemetrySummary(
+    first = TelemetrySummary(gpu_utilization=0.5, power_w=100.0, gpu_memory_bytes=5e9, temperature_c=40.0)
+    second = TelemetrySummary(gpu_utilization=1.0, host_utilization=0.0, temperature_c=70.0)
+    third = TelemetrySummary(rank_busy_cores=3.0, host_utilization=0.2, gpu_memory_bytes=2e9)
+    assert over_launches([first, second, third]) == TelemetrySummary(
         gpu_utilization=0.75,
         power_w=100.0,
         rank_busy_cores=3.0,

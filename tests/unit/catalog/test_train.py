@@ -32,12 +32,9 @@ def test_ddp_warms_up_until_it_takes_no_times_of_its_own(settings: dict[str, Any
     assert warmup_of(settings) == Train.warmup_iterations(settings) == steps
 
 
-def test_measured_steps_are_what_the_warm_up_leaves() -> None:
+def test_measured_steps_are_what_the_warm_up_leaves_and_soaking_changes_no_trial() -> None:
     assert Train.measured_iterations(_settings(steps_per_epoch=105)) == 94
     assert Train.measured_iterations(_settings(device="cpu", steps_per_epoch=105)) == 100
     assert Train.measured_iterations(_settings()) is None
-
-
-def test_soaking_changes_no_trial() -> None:
     (soak,) = (setting for setting in settings_of(Train) if setting.name == "soak")
     assert (soak.identity, soak.neutral, soak.default) == (False, None, None)

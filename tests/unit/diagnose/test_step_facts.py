@@ -1,4 +1,4 @@
-"""StepFacts: every configuration that was asked for, what was measured beside it, and what its ranks noted."""
+"""StepFacts: every configuration that was asked for, what was measured beside it, what its ranks noted."""
 
 import dataclasses
 from collections.abc import Iterable

@@ -42,36 +42,15 @@ def expanded(**texts: object) -> Expansion:
 def test_placeholders_take_the_values_of_a_trial() -> None:
     command = f"{COMMAND} --bs {{batch_size}} --lr {{rate}} --format '{{epoch}} {{}}'"
     trials = expanded(command=command, world_size=2, batch_size=8, vary__rate=["0.1", "0.2"]).trials
-    assert [filled_words(trial) for trial in trials] == [
-        *(
-            [
-                "torchrun",
-                "--nproc-per-node=2",
-                "train.py",
-                "--bs",
-                "8",
-                "--lr",
-                rate,
-                "--format",
-                "{epoch} {}",
-            ]
-            for rate in ("0.1", "0.2")
-        )
-    ]
-    assert [trial.label for trial in trials] == [
-        f"script, 2 ranks, rate {r}, batch 8" for r in ("0.1", "0.2")
-    ]
+    begin = ["torchrun", "--nproc-per-node=2", "train.py", "--bs", "8", "--lr"]
+    for trial, rate in zip(trials, ("0.1", "0.2"), strict=True):
+        assert filled_words(trial) == [*begin, rate, "--format", "{epoch} {}"]
+        assert trial.label == f"script, 2 ranks, rate {rate}, batch 8"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["a", "b c", "{world_size}"], ["--x={n}", "it's", "{a,b}", "$HOME", ""], ["python", "-c", "1;2"]],
-)
-def test_words_survive_being_joined(words: list[str]) -> None:
-    assert words_of(joined(words)) == words
-
-
-def test_quotes_make_no_other_trial() -> None:
+def test_words_survive_being_joined() -> None:
+    for words in (["a", "b c", "{world_size}"], ["--x={n}", "it's", "{a,b}", "$HOME", ""], ["-c", "1;2"]):
+        assert words_of(joined(words)) == words
     (plain,), (quoted,) = (
         expanded(command=text).trials for text in ("python train.py -x 1", "python 'train.py' -x \"1\"")
     )
@@ -92,16 +71,10 @@ def test_nothing_that_the_script_decides_is_in_a_trial() -> None:
     ("texts", "message"),
     [
         ({"lr": 1}, "--lr cannot be used with a command: the script decides"),
-        ({"precision": "bf16"}, "--precision cannot be used with a command: the script decides"),
         ({"strategy": "ddp"}, "--strategy cannot be used with a command: the script decides"),
-        ({"accumulation_steps": 2}, "--accumulation-steps cannot be used with a command: the script decides"),
         ({"hidden_dim": 8}, "--hidden-dim cannot be used with a command: the script decides"),
         ({"workload": "mlp"}, "--workload cannot be used with a command: give one of them"),
         ({"batch_size": 8}, "--batch-size: write {batch_size} in the command where its value belongs"),
-        (
-            {"global_batch_size": 8},
-            "--global-batch-size: write {global_batch_size} in the command where its value belongs",
-        ),
         (
             {"command": "a {batch_size}"},
             "the command has {batch_size}, but no value for it; add --batch-size",
@@ -128,27 +101,31 @@ def test_what_does_not_fit_a_command_is_refused_by_name(texts: dict[str, object]
     assert str(refused.value) == message
 
 
-@pytest.mark.parametrize("name", ["vary__x", "step_at", "keep_running", "autocast", "samples_per_step"])
-def test_what_only_commands_take_requires_one(name: str) -> None:
-    with pytest.raises(BadInput, match=r"requires a training command: put it after --$"):
-        expanded(**{name: 1})
+def test_what_only_commands_take_requires_one() -> None:
+    for name in ("vary__x", "step_at", "keep_running", "autocast", "samples_per_step"):
+        with pytest.raises(BadInput, match=r"requires a training command: put it after --$"):
+            expanded(**{name: 1})
 
 
-@pytest.mark.parametrize("benchmark", ["comm", "memory"])
-@pytest.mark.parametrize("in_file", [False, True])
+@pytest.mark.parametrize(("benchmark", "in_file"), [("comm", False), ("memory", True)])
 def test_other_verbs_refuse_a_command(benchmark: str, in_file: bool) -> None:
     entries = flags_of(command=COMMAND)
     file, flags = (entries, {}) if in_file else ({}, entries)
-    with pytest.raises(BadInput) as refused:
+    message = f"--command: {benchmark} cannot measure a command; train, scale, tune and run can"
+    with pytest.raises(BadInput, match=message):
         build_experiment(benchmark, benchmark, file, flags, {})
-    assert str(refused.value) == (
-        f"--command: {benchmark} cannot measure a command; train, scale, tune and run can"
-    )
 
 
-def test_one_world_size_needs_no_placeholder() -> None:
+def test_a_command_is_filled_as_far_as_it_has_placeholders() -> None:
     (trial,) = expanded(command="torchrun --nproc-per-node=2 train.py", world_size=2).trials
     assert filled_words(trial) == ["torchrun", "--nproc-per-node=2", "train.py"]
+    (trial,) = expanded(command=COMMAND).trials
+    assert can_be_filled(trial)
+    assert not can_be_filled(trial.replace(global_batch_size=8))
+    command = "python -m scalescope.attach --job {attach} -- train.py {other}"
+    (trial,) = expanded(command=command, world_size=1).trials
+    assert filled_words(trial, "/x/job.json")[-4:] == ["/x/job.json", "--", "train.py", "{other}"]
+    assert "{attach}" in filled_words(trial)
 
 
 def test_a_stored_request_makes_the_same_trials(tmp_path: Path) -> None:
@@ -167,50 +144,31 @@ def test_a_stored_request_makes_the_same_trials(tmp_path: Path) -> None:
     assert "vary: {depth: ['2', four]}" in file.read_text(encoding="utf-8").splitlines()
 
 
-def test_a_command_cannot_take_a_batch_that_it_has_no_placeholder_for() -> None:
-    (trial,) = expanded(command=COMMAND).trials
-    assert can_be_filled(trial)
-    assert not can_be_filled(trial.replace(global_batch_size=8))
-
-
-def test_the_same_script_in_another_folder_is_the_same_job() -> None:
-    here, there, other = (
-        expanded(command=f"python {path} --config={path}.yaml").trials[0]
-        for path in ("/a/train.py", "/b/train.py", "/b/other.py")
-    )
-    assert job_key(here) == job_key(there) != job_key(other)
-
-
-def test_the_file_of_the_job_has_a_placeholder() -> None:
-    command = "python -m scalescope.attach --job {attach} -- train.py {other}"
-    (trial,) = expanded(command=command, world_size=1).trials
-    assert filled_words(trial, "/x/job.json")[-4:] == ["/x/job.json", "--", "train.py", "{other}"]
-    assert "{attach}" in filled_words(trial)
-
-
 _BY_NODE = "srun --ntasks={nodes} torchrun --nproc-per-node={ranks_per_node} --master-addr={first_node}"
 _TWO_NODES = CommandNodes(names=("n1", "n2"), ranks_per_node=4)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "nodes", "words"),
-    [
+def test_a_command_can_take_its_ranks_by_node() -> None:
+    for ranks, nodes, words in (
         (2, CommandNodes(), ["1", "2", "localhost"]),
         (2, _TWO_NODES, ["1", "2", "n1"]),
         (4, _TWO_NODES, ["1", "4", "n1"]),
         (8, _TWO_NODES, ["2", "4", "n1"]),
-    ],
-)
-def test_a_command_can_take_its_ranks_by_node(ranks: int, nodes: CommandNodes, words: list[str]) -> None:
-    (trial,) = expanded(command=_BY_NODE, world_size=ranks).trials
-    filled = filled_words(trial, nodes=nodes)
-    assert [word.partition("=")[2] for word in filled if "=" in word] == words
+    ):
+        (trial,) = expanded(command=_BY_NODE, world_size=ranks).trials
+        filled = filled_words(trial, nodes=nodes)
+        assert [word.partition("=")[2] for word in filled if "=" in word] == words
 
 
 def test_ranks_by_node_are_a_number_of_ranks_unless_the_name_is_varied() -> None:
     assert takes_world_size("a {world_size}") and takes_world_size("a {nodes} {ranks_per_node}")
     assert not takes_world_size("a {first_node}")
     assert not takes_world_size("a {nodes}", ["nodes"])
+    here, there, other = (
+        expanded(command=f"python {path} --config={path}.yaml").trials[0]
+        for path in ("/a/train.py", "/b/train.py", "/b/other.py")
+    )
+    assert job_key(here) == job_key(there) != job_key(other)
 
 
 @pytest.mark.parametrize(

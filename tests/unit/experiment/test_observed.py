@@ -39,68 +39,47 @@ def observed_trials(*launches: ObservedLaunch) -> list[Trial]:
     return [as_observed(launch.trial, facts) for launch in launches]
 
 
-def test_the_same_samples_per_rank_are_weak_scaling() -> None:
+def test_samples_say_whether_scaling_is_weak_or_strong() -> None:
     one, two = observed_trials(launch_of(trial_of(1), 32), launch_of(trial_of(2), 32.1))
     assert (one.mode, two.mode) == ("weak", "weak")
     assert (one.rank_batch_size, two.rank_batch_size, two.samples_per_step) == (32, 32, 64)
-
-
-def test_samples_that_ranks_share_are_strong_scaling() -> None:
     one, two = observed_trials(launch_of(trial_of(1), 64), launch_of(trial_of(2), 32))
     assert (one.mode, two.mode) == ("strong", "strong")
     assert (two.given_batch_size, two.rank_batch_size, two.samples_per_step) == (64, 32, 64)
-
-
-def test_anything_else_is_known_for_its_own_world_size_alone() -> None:
+    (two,) = observed_trials(launch_of(trial_of(2), 16))
+    assert (two.mode, two.rank_batch_size) == ("weak", 16)
     one, two = observed_trials(launch_of(trial_of(1), 64), launch_of(trial_of(2), 48))
     assert (one.rank_batch_size, two.rank_batch_size) == (64, 48)
     other = as_observed(trial_of(4), observations([launch_of(trial_of(1), 64), launch_of(trial_of(2), 48)]))
     assert not other.has_known_batch
 
 
-def test_one_world_size_is_taken_for_weak() -> None:
-    (two,) = observed_trials(launch_of(trial_of(2), 16))
-    assert (two.mode, two.rank_batch_size) == ("weak", 16)
-
-
-def test_a_global_batch_that_was_asked_for_stays_strong_on_one_world_size() -> None:
+def test_a_batch_that_was_given() -> None:
     trial = trial_of(2, f"{COMMAND} --batch {{global_batch_size}}", global_batch_size=64)
     (two,) = observed_trials(launch_of(trial, 32))
     assert (two.mode, two.global_batch_size, two.rank_batch_size) == ("strong", 64, 32)
-
-
-def test_what_a_rank_did_counts_more_than_what_it_was_given() -> None:
     trial = trial_of(1, f"{COMMAND} --batch {{batch_size}}", batch_size=8)
     (accumulating,) = observed_trials(launch_of(trial, 32))
     assert (accumulating.batch_size, accumulating.rank_batch_size) == (8, 32)
+    launches = [launch_of(trial_of(ranks, samples_per_step=24), None) for ranks in (1, 2)]
+    assert [trial.rank_batch_size for trial in observed_trials(*launches)] == [24, 24]
 
 
-def test_without_a_count_nothing_is_known() -> None:
+def test_without_a_count_of_every_rank_nothing_is_known() -> None:
     (trial,) = observed_trials(launch_of(trial_of(2), None))
     assert not trial.has_known_batch
     assert (trial.rank_batch_size, trial.given_batch_size, trial.samples_per_step) == (0, 0, 0)
     assert (trial.mode, trial.label) == ("weak", "script, 2 ranks")
-
-
-def test_a_rank_without_a_count_leaves_the_launch_unknown() -> None:
     known = launch_of(trial_of(2), 32)
     partly = ObservedLaunch(trial=known.trial, ranks=[known.ranks[0], {"measured_steps": 10}])
     (trial,) = observed_trials(partly)
     assert not trial.has_known_batch
 
 
-def test_samples_may_be_given_where_they_cannot_be_counted() -> None:
-    launches = [launch_of(trial_of(ranks, samples_per_step=24), None) for ranks in (1, 2)]
-    assert [trial.rank_batch_size for trial in observed_trials(*launches)] == [24, 24]
-
-
-def test_tokens_are_named() -> None:
+def test_the_unit_and_the_wrapper_are_named() -> None:
     (trial,) = observed_trials(launch_of(trial_of(2), 4096, unit="tokens"))
     assert trial.settings["observed_unit"] == "tokens"
     assert trial.label == "script, 2 ranks, batch 4096 tokens"
-
-
-def test_the_wrapper_is_that_of_most_ranks() -> None:
     one, two = observed_trials(
         launch_of(trial_of(1), 8, wrapper="none"), launch_of(trial_of(2), 8, wrapper="fsdp2")
     )

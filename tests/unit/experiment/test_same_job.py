@@ -12,15 +12,9 @@ def test_two_trials_are_one_job_where_only_ignored_settings_differ() -> None:
     assert job_key(trial) != job_key(larger)
     assert job_key(trial, ignoring=BATCH) == job_key(larger, ignoring=BATCH)
     assert job_key(trial, ignoring=LENGTH) != job_key(larger, ignoring=LENGTH)
-
-
-def test_what_an_older_run_does_not_have_is_at_its_neutral_value() -> None:
     trial = Trial(settings=SETTINGS)
     assert job_key(trial.replace(accumulation_steps=1)) == job_key(trial)
     assert job_key(trial.replace(accumulation_steps=2)) != job_key(trial)
-
-
-def test_the_order_of_settings_does_not_matter() -> None:
     assert job_key(Trial(settings=SETTINGS)) == job_key(Trial(settings=dict(reversed(SETTINGS.items()))))
 
 

@@ -219,17 +219,9 @@ def test_ranks_that_share_a_gpu_are_compared_but_not_judged() -> None:
 
 
 def test_readings() -> None:
-    of_four = {
-        1.10: "excellent",
-        0.901: "excellent",
-        0.90: "good",
-        0.801: "good",
-        0.80: "fair",
-        0.501: "fair",
-    }
-    for efficiency, word in of_four.items():
-        assert row_with(efficiency, 4).reading == word
-    assert [row_with(efficiency, 4).reading for efficiency in (0.50, 0.26)] == ["poor", "poor"]
+    words = {"excellent": (1.10, 0.901), "good": (0.90, 0.801), "fair": (0.80, 0.501), "poor": (0.50, 0.26)}
+    for word, efficiencies in words.items():
+        assert [row_with(efficiency, 4).reading for efficiency in efficiencies] == [word, word]
     assert row_with(0.24, 4).reading == row_with(0.49, 2).reading == "negative scaling"
 
 

@@ -1,4 +1,4 @@
-"""The bar that is drawn of a waterfall adds up to N, and one rank's parts and what more ranks add to the step."""
+"""The bar that is drawn of a waterfall adds up to N, and the parts of one rank and of more to the step."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""What ranks did beside computing, as their records tell it: activity, loaders, and what input adds to a step."""
+"""What ranks did beside computing, by their records: activity, loaders, and what input adds to a step."""
 
 import pytest
 

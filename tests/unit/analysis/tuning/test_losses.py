@@ -1,4 +1,4 @@
-"""Whether two configurations train alike, and the losses of two launches over the last quarter of their steps."""
+"""Whether two configurations train alike, by the losses of their launches."""
 
 import dataclasses
 import math
