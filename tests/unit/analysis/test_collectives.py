@@ -1,12 +1,15 @@
 """Rows of collectives from what every rank measured, and the slow ranks and pairs among them."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from scalescope.analysis.collectives import CollectiveRow, collective_rows
 from scalescope.results.result import RankRecord, Result, Status
+from tests.builders.results import make_result as trained_result
 from tests.builders.results import make_row as made_row
+from tests.builders.results import make_trial
 
 KEY = "all_reduce/out/1024"
 
@@ -14,36 +17,21 @@ KEY = "all_reduce/out/1024"
 def make_result(
     *samples: dict[str, list[float]],
     wrong: tuple[int, ...] = (),
-    trial_id: str = "one",
-    launch: int = 0,
     status: Status = "ok",
     world_size: int | None = None,
     **settings: Any,
 ) -> Result:
     """One launch from the samples of every rank; `wrong` are the wrong elements of KEY on each."""
     counts = wrong or (0,) * len(samples)
-    ranks = len(samples) if world_size is None else world_size
-    return Result(
-        trial_id=trial_id,
-        launch=launch,
-        order=launch,
-        status=status,
-        settings={"benchmark": "comm", "world_size": ranks, "dtype": "float32", **settings},
-        started_at="2026-01-15T10:30:00+00:00",
-        duration_s=1.0,
-        environment_id="made-up",
-        ranks=[
-            RankRecord(
-                rank=rank,
-                host="here",
-                device="cpu",
-                placement=f"[Rank {rank}]",
-                samples=rank_samples,
-                counters={f"{KEY}/wrong": count},
-            )
-            for rank, (rank_samples, count) in enumerate(zip(samples, counts, strict=True))
-        ],
-    )
+    records = [
+        RankRecord(rank=rank, host="here", device="cpu", placement="", samples=of_rank, counters=counters)
+        for rank, of_rank in enumerate(samples)
+        if (counters := {f"{KEY}/wrong": counts[rank]})
+    ]
+    asked = {"benchmark": "comm", "world_size": world_size or len(samples), "dtype": "float32", **settings}
+    made = trained_result(make_trial(), [])
+    trial_id = str(asked["dtype"])
+    return dataclasses.replace(made, trial_id=trial_id, status=status, settings=asked, ranks=records)
 
 
 def only_row(*results: Result) -> CollectiveRow:
@@ -104,13 +92,13 @@ def test_launches_of_a_trial_are_taken_together_and_others_apart() -> None:
     rows = collective_rows(
         [
             make_result({KEY: [1.0]}, {KEY: [2.0]}),
-            make_result({KEY: [4.0]}, {KEY: [3.0]}, launch=1),
-            make_result({KEY: [9.0]}, {KEY: [9.0]}, trial_id="two", dtype="float16"),
+            make_result({KEY: [4.0]}, {KEY: [3.0]}),
+            make_result({KEY: [9.0]}, {KEY: [9.0]}, dtype="float16"),
         ]
     )
     assert [(row.dtype, row.times_s) for row in rows] == [("float32", (2.0, 4.0)), ("float16", (9.0,))]
     times = {KEY: [1.0]}
-    row = only_row(make_result(times, times, wrong=(1, 2)), make_result(times, times, wrong=(0, 4), launch=1))
+    row = only_row(make_result(times, times, wrong=(1, 2)), make_result(times, times, wrong=(0, 4)))
     assert row.wrong == 7
 
 

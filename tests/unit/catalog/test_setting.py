@@ -1,6 +1,7 @@
 """Values are read from text by the setting's own type, and refused in one line that names what would work."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -19,27 +20,8 @@ from scalescope.catalog.setting import (
 from scalescope.errors import BadInput
 
 
-def make(
-    kind: Kind,
-    *,
-    low: float | None = None,
-    high: float | None = None,
-    choices: tuple[str, ...] = (),
-    optional: bool = False,
-    none_word: str = "none",
-) -> Setting:
-    return Setting(
-        name="size",
-        kind=kind,
-        default=None,
-        help="A size.",
-        card="Example",
-        low=low,
-        high=high,
-        choices=choices,
-        optional=optional,
-        none_word=none_word,
-    )
+def make(kind: Kind, **limits: Any) -> Setting:
+    return Setting(name="size", kind=kind, default=None, help="A size.", card="Example", **limits)
 
 
 def refusal(setting: Setting, text: str) -> str:

@@ -21,15 +21,15 @@ FACTS = {
     "driver_version": "580.65",
     "clocks.sm": "1980",
     "clocks.max.sm": "1980",
+    "power.limit": "700.00",
     "clocks_event_reasons.active": "0x0000000000000000",
+    "temperature.gpu": "31",
     "ecc.mode.current": "Enabled",
     "mig.mode.current": "Disabled",
     "pcie.link.gen.current": "5",
     "pcie.link.gen.max": "5",
     "pcie.link.width.current": "16",
     "pcie.link.width.max": "16",
-    "power.limit": "700.00",
-    "temperature.gpu": "31",
 }
 CALM: dict[str, Any] = {
     "gpus": [],

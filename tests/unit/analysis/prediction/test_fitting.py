@@ -80,7 +80,9 @@ def test_each_exchange_with_a_hook_takes_longer() -> None:
 
 def test_fitted_parameters_predict_other_steps() -> None:
     truth = Fitted(shared_latency=0.5, compute_s_per_byte=3e-9, busy_s_per_byte=1e-9)
-    known = [measured(truth, seconds, bucket_cap_mb=cap) for seconds in (0.002, 0.03) for cap in (1, 50)]
+    known = [
+        measured(truth, seconds, bucket_cap_mb=cap) for seconds in (0.002, 0.01, 0.03) for cap in (1, 50)
+    ]
     fitted = fit(known)
     other = measured(truth, 0.006, bucket_cap_mb=2, accumulation_steps=2)
     assert simulated(other, fitted).step_s == pytest.approx(other.step_s, rel=0.03)
@@ -102,7 +104,7 @@ def test_only_steps_over_the_same_link_count() -> None:
 
 def test_over_nccl_a_hook_costs_each_exchange_and_overlap_slows_compute() -> None:
     truth = Fitted(overlap_slowdown=0.25, hook_s=1e-3)
-    hooks = ["none", "bf16"] * 2
+    hooks = ["none", "bf16"] * 3
     steps = [
         measured(truth, 0.004 * (1 + number), backend="nccl", comm_hook=hook)
         for number, hook in enumerate(hooks)

@@ -1,11 +1,16 @@
-"""Profiles of stored runs: which launches count, parts that sum up to the measured step, joined launches."""
+"""Profiles of stored runs and at other batch sizes, and buckets as DDP forms them."""
 
 import dataclasses
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from scalescope.analysis.prediction.profile import Gradient, Unit
+from scalescope.analysis.prediction.batch_lines import profile_at
+from scalescope.analysis.prediction.buckets import ExchangedBucket, buckets_of
+from scalescope.analysis.prediction.profile import Gradient, RankProfile, Unit
 from scalescope.analysis.prediction.profiles import MeasuredProfile, profiles_of
+from scalescope.errors import BadInput
 from scalescope.results.result import Result
 from tests.builders.commands import make_command
 from tests.builders.profiled_launches import (
@@ -149,3 +154,116 @@ def test_which_launches_have_a_profile() -> None:
     ablated = profiled_launch(TRIAL.replace(without_optimizer=True), STEPS)
     two = profiled_launch(TRIAL.replace(world_size=2), STEPS)
     assert profiles_of(run_of(failed, old, ablated, two)) == ()
+
+
+# other batch sizes
+
+
+def measured_at(samples: int, backward_s: float, **changes: object) -> MeasuredProfile:
+    """Backward takes that long, forward half of it."""
+    profile = RankProfile(
+        samples=samples,
+        input_s=0.1 * samples,
+        forward_s=backward_s / 2,
+        backward_s=backward_s,
+        optimizer_s=3.0,
+        rest_s=0.25,
+        gradients=(
+            Gradient(size_bytes=4, ready_s=backward_s / 4),
+            Gradient(size_bytes=8, ready_s=backward_s),
+        ),
+        units=(
+            Unit(
+                name="0",
+                parameter_bytes=12,
+                forward_s=backward_s / 2,
+                backward_s=backward_s,
+                activation_bytes=samples,
+            ),
+        ),
+        buffer_bytes=2,
+    )
+    return MeasuredProfile(trial=profiled_trial(batch_size=samples, **changes), profile=profile)
+
+
+SMALL, LARGE = measured_at(10, 3.0), measured_at(20, 5.0)  # 1 s and 0.2 s per sample
+
+
+def test_a_measured_batch_is_as_it_was_and_others_lie_on_a_line() -> None:
+    answer = profile_at([SMALL, LARGE], 20)
+    assert (answer.profile, answer.assumptions) == (LARGE.profile, ())
+    answer = profile_at([LARGE, SMALL], 14)
+    profile = answer.profile
+    assert answer.assumptions == ()
+    assert (profile.samples, profile.optimizer_s, profile.rest_s, profile.buffer_bytes) == (14, 3.0, 0.25, 2)
+    assert (profile.input_s, profile.forward_s, profile.backward_s) == (
+        pytest.approx(1.4),
+        pytest.approx(1.9),
+        pytest.approx(3.8),
+    )
+    assert [gradient.ready_s for gradient in profile.gradients] == [pytest.approx(0.95), pytest.approx(3.8)]
+    assert profile.gradient_bytes == 12
+    (unit,) = profile.units
+    assert (unit.forward_s, unit.backward_s) == (pytest.approx(1.9), pytest.approx(3.8))
+    assert unit.activation_bytes == 14
+    other = measured_at(40, 100.0, strategy="ddp", world_size=1)
+    assert profile_at([SMALL, LARGE, other], 40) == profile_at([SMALL, LARGE], 40)
+
+
+def test_beyond_measured_batches_a_line_or_proportion_is_an_assumption() -> None:
+    answer = profile_at([SMALL, LARGE], 40)
+    assert answer.profile.backward_s == pytest.approx(9.0)
+    assert answer.assumptions == (
+        "a step grows with its batch beyond 10 to 20 samples per rank as between them",
+    )
+    answer = profile_at([SMALL], 20)
+    assert answer.profile.backward_s == pytest.approx(6.0)
+    assert answer.profile.optimizer_s == 3.0
+    assert answer.assumptions == (
+        "a step grows in proportion to its batch: 10 samples per rank were measured",
+    )
+
+
+def test_a_line_neither_falls_nor_becomes_negative() -> None:
+    falling = profile_at([SMALL, measured_at(20, 2.0)], 40).profile
+    assert falling.backward_s == pytest.approx(2.5)
+    steep = profile_at([measured_at(10, 1.0), measured_at(20, 5.0)], 5).profile
+    assert steep.backward_s == pytest.approx(0.5)
+    idle = dataclasses.replace(SMALL, profile=dataclasses.replace(SMALL.profile, backward_s=0.0))
+    assert profile_at([idle], 20).profile.gradients == idle.profile.gradients
+
+
+def test_what_cannot_be_answered_is_refused() -> None:
+    with pytest.raises(BadInput, match="no profile of one rank was measured"):
+        profile_at([], 4)
+    with pytest.raises(BadInput, match="batch_size must be a positive integer, got 0"):
+        profile_at([SMALL], 0)
+
+
+# buckets
+
+
+MIB = 1 << 20
+
+
+def gradients(*sizes: int) -> list[Gradient]:
+    return [Gradient(size_bytes=size, ready_s=float(number)) for number, size in enumerate(sizes)]
+
+
+def test_the_first_bucket_is_small_where_no_cap_is_set() -> None:
+    sizes = [bucket.size_bytes // MIB for bucket in buckets_of(gradients(*[4 * MIB] * 16), None)]
+    assert sizes == [4, 28, 28, 4]
+    sizes = [bucket.size_bytes // MIB for bucket in buckets_of(gradients(*[4 * MIB] * 16), 25)]
+    assert sizes == [28, 28, 8]
+    assert buckets_of(gradients(MIB, MIB, MIB), 2) == (
+        ExchangedBucket(size_bytes=2 * MIB, ready_s=1.0),
+        ExchangedBucket(size_bytes=MIB, ready_s=2.0),
+    )
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(1, 50 * MIB), max_size=60), st.none() | st.floats(0.1, 100))
+def test_no_byte_is_lost(sizes: list[int], cap: float | None) -> None:
+    buckets = buckets_of(gradients(*sizes), cap)
+    assert sum(bucket.size_bytes for bucket in buckets) == sum(sizes)
+    assert [bucket.ready_s for bucket in buckets] == sorted(bucket.ready_s for bucket in buckets)

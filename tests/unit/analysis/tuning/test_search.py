@@ -90,8 +90,7 @@ def test_time_that_is_left_narrows_what_nothing_may_gain() -> None:
     kinds = []
     while (step := levers.next_step(launches(*so_far), None)) is not None:
         kinds.append((step.stage.kind, step.levers))
-        rate = dataclasses.replace(NOW, levers=step.levers, stage=step.stage, base=step.base)
-        so_far.append(rate)
+        so_far.append(dataclasses.replace(NOW, levers=step.levers, stage=step.stage, base=step.base))
     assert kinds[0] == ("refine", NOW.levers)
     assert set(kinds) == {("refine", NOW.levers), ("refine", combination("a"))}
     bound = conclude(levers, launches(*so_far)).at_most
@@ -138,14 +137,9 @@ def test_the_winner_is_confirmed_in_new_launches_against_the_baseline_and_withou
         assert step.stage.kind == "confirm"
         assert step.base == combination("a+b")
         confirmed.append(step.levers)
+        rate = rates[step.levers]
         made.append(
-            TunedLaunch(
-                levers=step.levers,
-                log_rate=rates[step.levers],
-                duration_s=10.0,
-                stage=step.stage,
-                base=step.base,
-            )
+            dataclasses.replace(NOW, levers=step.levers, log_rate=rate, stage=step.stage, base=step.base)
         )
     assert set(confirmed) == set(rates)
     assert confirmed[:2] == [combination("a+b"), BASELINE]
@@ -189,9 +183,7 @@ def test_time_for_confirming_is_kept_back_and_what_fits_is_tried() -> None:
 
 def test_levers_that_are_not_combined_are_each_added_to_the_baseline() -> None:
     tuning = search("a", "b", "c", combine=False)
-    made = [NOW]
-    for names, rate in (("a", 0.36), ("b", 0.2), ("c", 0.03)):
-        made.append(explored(names, rate))
+    made = [NOW, explored("a", 0.36), explored("b", 0.2), explored("c", 0.03)]
     step = following(tuning, *made)
     assert len(step.levers) < 2
     assert SearchPosition(search=tuning, measured=launches(*made)).best == combination("a")
@@ -325,25 +317,15 @@ def test_a_search_remembers_nothing_but_its_launches(job: Job, cut: int) -> None
     if cut < len(first.launches):
         step = search(*NAMES).next_step(TunedLaunches(made), left_s)
         assert step is not None
-        assert (step.levers, step.stage, step.base) == (
-            first.launches[cut].levers,
-            first.launches[cut].stage,
-            first.launches[cut].base,
-        )
+        then = first.launches[cut]
+        assert (step.levers, step.stage, step.base) == (then.levers, then.stage, then.base)
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_what_truly_helps_is_found(seed: int) -> None:
     factors = {"a": -0.5, "a2": -0.45, "b": -0.2, "c": 0.0, "slow": 0.3, "useless": 0.0}
-    job = Job(
-        factors=factors,
-        fails=frozenset(),
-        refused=frozenset(),
-        launch_s=5.0,
-        compiling_s=30.0,
-        noise=0.01,
-        seed=seed,
-    )
+    times = {"launch_s": 5.0, "compiling_s": 30.0, "noise": 0.01}
+    job = Job(factors=factors, fails=frozenset(), refused=frozenset(), seed=seed, **times)
     tuning = search(*NAMES)
     # `factors` are of the logarithm of the step: below zero is faster.
     measured, _ = searched(tuning, job, 300.0, check_next)

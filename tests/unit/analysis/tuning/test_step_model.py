@@ -103,42 +103,26 @@ def test_parts_are_shares_of_the_step() -> None:
 
 
 SHARES = st.floats(0.0, 1.0)
+LEVERS = st.frozensets(st.sampled_from(sorted(EFFECTS)))
 
 
 @settings(max_examples=30)
 @given(
-    input_share=SHARES,
-    communication_share=SHARES,
-    busy_share=st.none() | SHARES,
-    products_share=st.none() | SHARES,
-    optimizer_share=st.none() | SHARES,
-    levers=st.sets(st.sampled_from(sorted(EFFECTS))),
-    base=st.sets(st.sampled_from(sorted(EFFECTS))),
+    shares=st.fixed_dictionaries(dict.fromkeys(("input_share", "communication_share"), SHARES)),
+    known=st.fixed_dictionaries(
+        {name: st.none() | SHARES for name in ("busy_share", "products_share", "optimizer_share")}
+    ),
+    levers=LEVERS,
+    base=LEVERS,
 )
 def test_gains_are_finite_whatever_a_launch_showed(
-    input_share: float,
-    communication_share: float,
-    busy_share: float | None,
-    products_share: float | None,
-    optimizer_share: float | None,
-    levers: set[str],
-    base: set[str],
+    shares: dict[str, float], known: dict[str, float | None], levers: frozenset[str], base: frozenset[str]
 ) -> None:
-    parts = parts_of_step(
-        input_share=input_share,
-        communication_share=communication_share,
-        busy_share=busy_share,
-        products_share=products_share,
-        optimizer_share=optimizer_share,
-    )
+    parts = parts_of_step(**shares, **known)
     assert all(-1e-12 <= share <= 2.0 for share in parts.values())
-    gain = model(parts).gain(frozenset(levers), frozenset(base))
-    assert math.isfinite(gain.mean)
-    assert math.isfinite(gain.deviation) and gain.deviation >= 0.0
-    if not levers - {"nothing"}:
-        return
-    opposite = model(parts).gain(NOTHING, frozenset(levers))
-    assert math.isfinite(opposite.mean)
+    gain = model(parts).gain(levers, base)
+    assert math.isfinite(gain.mean) and math.isfinite(gain.deviation) and gain.deviation >= 0.0
+    assert math.isfinite(model(parts).gain(NOTHING, levers).mean)
 
 
 def test_a_measurement_moves_what_is_expected_by_how_sure_it_is() -> None:

@@ -210,6 +210,7 @@ def test_a_last_bucket_costs_what_smaller_ones_could_hide(
     sizes = facts.bucket_bytes or ()
     assert evidence_of(cause) == {"last bucket": sizes[-1], "all buckets": sum(sizes)}
     assert (cause.root, cause.share) == (root, pytest.approx(share))
+    assert f"bucket ({sizes[-1] / MB:.1f} MB)" in cause.claim
     assert advised is None or levers(cause) == advised
 
 

@@ -66,7 +66,11 @@ def test_the_line_that_waits_is_named_with_its_cost() -> None:
     cause = finding(host_synchronization.rule(waiting(LINE)))
     assert cause.rule == "host synchronization"
     assert (cause.cost_s, cause.share) == pytest.approx((0.007, 0.7))
-    assert cause.estimated and cause.root
+    assert cause.estimated and cause.root and cause.leads
+    few = {step_parts.FORWARD: 0.0088, step_parts.IDLE_SYNC: 0.0012}  # 12 % of the step wait, then 9 %
+    fewer = {step_parts.FORWARD: 0.0091, step_parts.IDLE_SYNC: 0.0009}
+    for parts, leads in ((few, True), (fewer, False)):
+        assert finding(host_synchronization.rule(facts(recording(parts, syncs=(LINE,))))).leads is leads
     assert evidence_of(cause) == {"model.py:31": 48.0, "GPU idle": pytest.approx(0.008)}
     assert "model.py:31" in cause.claim and "x.item()" in cause.claim
     (advice,) = cause.advice

@@ -57,6 +57,9 @@ def test_two_stages_by_hand() -> None:
         ("backward", 9.0, 11.0),
     ]
     assert line.exposed_s == pytest.approx(4 * 0.5)
+    assert [event.lane for event in line.events].count(
+        "communication"
+    ) == 4  # each micro-batch there and back
     line = simulated(even(2, activation_mib=1.0), 0.5, setup_of(2, 2, "1f1b"))
     backward = [(event.begin_s - 0.5, event.end_s - 0.5) for event in line.events if event.name == "backward"]
     # The second stage: forward from 1.5, backward from 2.5 to 4.5; then it sends back and receives at once.
