@@ -230,10 +230,7 @@ def test_every_host_counts_and_a_slowed_gpu_is_named_with_its_host() -> None:
 
 
 def test_network_errors_are_those_of_each_port_and_host() -> None:
-    assert network_errors(TWO_HOSTS) == {
-        ("n2", "mlx5_0/1"): {"symbol_error": 12},
-        ("n2", "mlx5_1/1"): {},
-    }
+    assert network_errors(TWO_HOSTS) == {("n2", "mlx5_0/1"): {"symbol_error": 12}, ("n2", "mlx5_1/1"): {}}
     assert network_errors({"infiniband": {"mlx5_0/1": {"link_downed": 1}}}) == {
         (None, "mlx5_0/1"): {"link_downed": 1}
     }

@@ -101,18 +101,14 @@ def test_work_is_enough_at_three_times_the_exchange_however_long_both_are(
     """An exchange of 67 ms, and the same a thousand times shorter."""
     assert has_enough_work(exchanging(1e9, step_s=step_s)) is enough
     short = make_facts(
-        {COMMUNICATION: 0.05e-3},
-        step_s=step_s / 1e3,
-        curve=make_curve(1e-8, 1e12),
-        gradient_bytes=SIZE,
+        {COMMUNICATION: 0.05e-3}, step_s=step_s / 1e3, curve=make_curve(1e-8, 1e12), gradient_bytes=SIZE
     )
     assert has_enough_work(short) is enough
     assert has_enough_work(make_facts()) is None
 
 
 @pytest.mark.parametrize(
-    ("latency_s", "changes", "slow"),
-    [(2e-4, ON_GPUS, False), (3e-4, ON_GPUS, True), (1.0, {}, False)],
+    ("latency_s", "changes", "slow"), [(2e-4, ON_GPUS, False), (3e-4, ON_GPUS, True), (1.0, {}, False)]
 )
 def test_gpus_are_slow_to_start_three_times_above_published_systems_and_gloo_is_not_judged(
     latency_s: float, changes: dict[str, object], slow: bool

@@ -18,12 +18,7 @@ from scalescope.experiment.command_line import (
 from scalescope.experiment.expand import Expansion, expand
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.given import Entries, Given
-from scalescope.experiment.observed import (
-    ObservedLaunch,
-    as_observed,
-    observations,
-    without_observations,
-)
+from scalescope.experiment.observed import ObservedLaunch, as_observed, observations, without_observations
 from scalescope.experiment.record import to_yaml
 from scalescope.experiment.same_job import job_key
 from scalescope.experiment.trial import Trial

@@ -139,10 +139,7 @@ BAD_FILES: dict[str, tuple[str | bytes, str]] = {
         "strategy:\n- auto\n- dpp\n",
         r"e.yaml:3: strategy: unknown strategy 'dpp'; .+ did you mean ddp\?",
     ),
-    "too large": (
-        "# " + "x" * (1 << 20) + "\nseed: 1\n",
-        r"e.yaml: .* at most 1048576 bytes, got \d+",
-    ),
+    "too large": ("# " + "x" * (1 << 20) + "\nseed: 1\n", r"e.yaml: .* at most 1048576 bytes, got \d+"),
 }
 
 

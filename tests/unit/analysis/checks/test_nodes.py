@@ -26,10 +26,7 @@ def shown(hosts: tuple[HostChecks, ...]) -> tuple[str, list[str], tuple[str, ...
 def test_equal_hosts_have_a_row_each_and_no_warnings() -> None:
     verdict, rows, lines = shown(look({"n1": {}, "n2": {}}))
     assert verdict == "All 2 hosts are ready and alike."
-    assert rows == [
-        "n1 0,1 none 2 16.0 GiB unknown 2.13.0 ok",
-        "n2 2,3 none 2 16.0 GiB unknown 2.13.0 ok",
-    ]
+    assert rows == ["n1 0,1 none 2 16.0 GiB unknown 2.13.0 ok", "n2 2,3 none 2 16.0 GiB unknown 2.13.0 ok"]
     assert lines == ()
     _, rows, _ = shown(look({"n1": {}, "n2": {}}, ranks=4))
     assert [row.split()[1] for row in rows] == ["0-3", "4-7"]

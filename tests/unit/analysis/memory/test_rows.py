@@ -146,8 +146,7 @@ def test_the_forecast_is_used_where_peaks_make_no_line() -> None:
 
 def test_jobs_are_kept_apart_and_a_pipeline_is_not_searched() -> None:
     groups = groups_of(
-        made(2, peak(20), device="cuda"),
-        made(2, peak(20), device="cuda", strategy="pipeline", world_size=2),
+        made(2, peak(20), device="cuda"), made(2, peak(20), device="cuda", strategy="pipeline", world_size=2)
     )
     assert [group.is_searched for group in groups] == [True, False]
     assert groups_of() == ()
@@ -173,12 +172,7 @@ def test_growth_on_the_cpu_is_more_than_a_page_and_only_up() -> None:
 
 
 def gpu(free: int, reserved: int, identity: str) -> dict[str, Any]:
-    return {
-        **peak(100),
-        "measured/reserved": reserved,
-        "device/free": free,
-        "device/identity": identity,
-    }
+    return {**peak(100), "measured/reserved": reserved, "device/free": free, "device/identity": identity}
 
 
 def test_ranks_on_one_gpu_share_it() -> None:

@@ -13,13 +13,7 @@ from scalescope.analysis.prediction.profiles import MeasuredProfile, profiles_of
 from scalescope.errors import BadInput
 from scalescope.results.result import Result
 from tests.builders.commands import make_command
-from tests.builders.profiled_launches import (
-    GRADIENTS,
-    UNITS,
-    profiled_launch,
-    profiled_trial,
-    run_of,
-)
+from tests.builders.profiled_launches import GRADIENTS, UNITS, profiled_launch, profiled_trial, run_of
 from tests.builders.results import make_result
 
 TRIAL = profiled_trial()
@@ -44,10 +38,7 @@ def test_parts_are_scaled_to_the_step_without_hooks() -> None:
     assert (profile.input_s, profile.forward_s, profile.backward_s) == (0.5, 1.0, 2.0)
     assert (profile.optimizer_s, profile.rest_s) == (1.0, 0.5)
     assert profile.compute_s == pytest.approx(5.0)
-    assert profile.gradients == (
-        Gradient(size_bytes=400, ready_s=0.5),
-        Gradient(size_bytes=800, ready_s=2.0),
-    )
+    assert profile.gradients == (Gradient(size_bytes=400, ready_s=0.5), Gradient(size_bytes=800, ready_s=2.0))
     assert profile.units == (
         Unit(name="0", parameter_bytes=800, forward_s=0.5, backward_s=1.0, activation_bytes=64),
         Unit(name="1", parameter_bytes=400, forward_s=0.25, backward_s=0.5, activation_bytes=32),
@@ -84,9 +75,7 @@ def test_a_gpu_that_waits_for_its_host_keeps_its_own_pace() -> None:
 
 def test_passes_are_of_one_micro_batch() -> None:
     launch = profiled_launch(
-        profiled_trial(accumulation_steps=2, batch_size=8),
-        [16.0] * 10,
-        profile__micro_batches=2,
+        profiled_trial(accumulation_steps=2, batch_size=8), [16.0] * 10, profile__micro_batches=2
     )
     measured = only(launch)
     assert (measured.micro_batches, measured.profile.samples) == (2, 8)
@@ -144,8 +133,7 @@ def test_which_launches_have_a_profile() -> None:
     launches = profiled_launch(wrapped, STEPS), profiled_launch(TRIAL, STEPS)
     assert [measured.trial.strategy for measured in profiles_of(run_of(*launches))] == ["single", "ddp"]
     disturbed = dataclasses.replace(
-        profiled_launch(TRIAL, [30.0] * 10),
-        telemetry={"load": {"cores": 2, "stolen_cores": 1.0}},
+        profiled_launch(TRIAL, [30.0] * 10), telemetry={"load": {"cores": 2, "stolen_cores": 1.0}}
     )
     assert whole_s(only(disturbed)) == pytest.approx(30.0)
     assert whole_s(only(disturbed, profiled_launch(TRIAL, STEPS, launch=1))) == pytest.approx(10.0)

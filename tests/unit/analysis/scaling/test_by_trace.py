@@ -54,13 +54,7 @@ def test_ddp_that_looks_for_unused_parameters_has_a_waterfall_from_traces() -> N
     waterfall = _waterfall(results)
     assert waterfall.source == "trace"
     assert _times(waterfall) == pytest.approx(
-        {
-            WRAPPER: 0.002,
-            WAITING: 0.015,
-            COMMUNICATION: 0.020,
-            SLOWED_COMPUTE: 0.015,
-            IDLE_HOST: 0.005,
-        }
+        {WRAPPER: 0.002, WAITING: 0.015, COMMUNICATION: 0.020, SLOWED_COMPUTE: 0.015, IDLE_HOST: 0.005}
     )
     rest = [segment for segment in waterfall.segments if segment.name == NOT_SEPARATED]
     assert sum(segment.value for segment in rest) == pytest.approx(4 * (0.060 - 0.057) / 0.160)

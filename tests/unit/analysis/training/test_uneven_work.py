@@ -19,10 +19,7 @@ def _work(elements: Sequence[float], *, text: bool = True) -> RankWork:
     mean = sum(elements) / len(elements)
     varies = len(set(elements)) > 1
     return RankWork(
-        elements=mean,
-        tokens=mean if text else None,
-        variation=0.0,
-        by_step=tuple(elements) if varies else (),
+        elements=mean, tokens=mean if text else None, variation=0.0, by_step=tuple(elements) if varies else ()
     )
 
 

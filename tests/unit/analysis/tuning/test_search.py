@@ -115,8 +115,7 @@ def test_what_is_unclear_gets_more_launches_in_turns_with_the_best() -> None:
     """0.03 is between nothing and the threshold, by far not sure at a spread of 0.05."""
     made = launches(NOW, explored("c", 0.035), deviation=0.05)
     tuning = dataclasses.replace(
-        search("c"),
-        model=StepModel(parts_of={BASELINE: parts_of_step()}.get, effects={}),
+        search("c"), model=StepModel(parts_of={BASELINE: parts_of_step()}.get, effects={})
     )
     step = tuning.next_step(made, None)
     assert step is not None

@@ -11,12 +11,7 @@ from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, STR
 from scalescope.analysis.telemetry import SlowedGpu, TelemetrySummary
 from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.rules import (
-    contention,
-    memory_limit,
-    shared_gpu,
-    throttling,
-)
+from scalescope.diagnose.rules import contention, memory_limit, shared_gpu, throttling
 from scalescope.experiment.ablations import single_rank_baseline
 from tests.builders.facts import (
     ON_GPUS,

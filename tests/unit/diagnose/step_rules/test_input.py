@@ -222,10 +222,7 @@ def pageable(
 ) -> StepFacts:
     """One rank on a GPU that copies from pageable memory, by its recording."""
     recorded = recording(
-        pageable_copies=copies,
-        pageable_bytes=size,
-        pageable_s=time_s,
-        parts={step_parts.COPIES: exposed_s},
+        pageable_copies=copies, pageable_bytes=size, pageable_s=time_s, parts={step_parts.COPIES: exposed_s}
     )
     return step_facts(
         settings={"num_workers": 2}, changes=ON_GPUS, recording=recorded, **{"loading": loader(), **known}

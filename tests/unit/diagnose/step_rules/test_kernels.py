@@ -56,9 +56,7 @@ def test_matrix_units_that_are_unknown_in_use_or_not_there_are_no_finding() -> N
 def products(total_s: float, in_units_s: float = 0.0, **known: Any) -> dict[str, Any]:
     return {
         "recording": recording(
-            matrix_product_s=total_s,
-            matrix_unit_s=in_units_s,
-            **{"product_flops_per_s": RATES, **known},
+            matrix_product_s=total_s, matrix_unit_s=in_units_s, **{"product_flops_per_s": RATES, **known}
         )
     }
 

@@ -43,10 +43,7 @@ def test_buffers_that_travel_before_every_step_are_counted() -> None:
 
 def normalizing(layers: int | None = 53, *, ranks: int = 2, batch_size: int = 32, **known: Any) -> StepFacts:
     return step_facts(
-        ranks=ranks,
-        settings={"batch_size": batch_size},
-        model=ModelFacts(sync_batch_norms=layers),
-        **known,
+        ranks=ranks, settings={"batch_size": batch_size}, model=ModelFacts(sync_batch_norms=layers), **known
     )
 
 
