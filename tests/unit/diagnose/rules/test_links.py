@@ -43,7 +43,7 @@ def test_a_link_is_compared_with_its_own_kind_of_path() -> None:
     facts = linked({(1, 3): 1e8})
     pairs = tuple(dataclasses.replace(pair, path="PIX") for pair in facts.pairs)
     claim = finding(unequal_links.rule(dataclasses.replace(facts, pairs=pairs))).claim
-    assert "others with the same kind of path (PIX) carry 1.0 GB/s" in claim
+    assert "others with the same kind of path (PIX) carry 1,000 MB/s" in claim
     alone = tuple(dataclasses.replace(pair, path=f"{pair.low}-{pair.high}") for pair in facts.pairs)
     assert unequal_links.rule(dataclasses.replace(facts, pairs=alone)) is None
 
