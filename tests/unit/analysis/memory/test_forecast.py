@@ -1,6 +1,7 @@
 """The least memory of a trial, what strategies make of a forecast, and the search for the largest batch."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from scalescope.experiment.trial import Trial
 from tests.builders.results import make_trial
 
 SMALL = {"input_dim": 10, "hidden_dim": 20, "num_layers": 2, "output_dim": 5}
+EXAMPLES = Path(__file__).parents[4] / "examples"
 PARAMETERS = 4 * (11 * 20 + 21 * 20 + 21 * 5)
 
 
@@ -40,9 +42,9 @@ def test_gradients_and_activations_of_one_rank_and_of_ddp() -> None:
     assert parts.peak == parts.parameters + parts.inputs + max(parts.gradients, parts.activations)
     parts = least(world_size=2)
     assert parts.peak == 2 * PARAMETERS + parts.inputs + parts.activations
-    parts = least(world_size=2, gradient_as_bucket_view="no")
-    assert parts.buckets == PARAMETERS
-    assert parts.model == 3 * PARAMETERS
+    parts = least(world_size=2, gradient_as_bucket_view="no", optimizer="adamw")
+    assert (parts.buckets, parts.optimizer, parts.model) == (PARAMETERS, 2 * PARAMETERS, 5 * PARAMETERS)
+    assert parts.peak == 4 * PARAMETERS + parts.inputs + max(parts.gradients, parts.activations)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ def test_short_formats_halve_activations_only() -> None:
 
 
 def test_what_is_uncertain_is_not_counted() -> None:
-    assert least_memory(make_trial(workload="examples/own_model.py:build")) is None
+    assert least_memory(make_trial(workload=f"{EXAMPLES}/own_model.py:build")) is None
     text = least_memory(make_trial(workload="transformer", batch_size=10**9).replace(data="ag_news"))
     assert text is not None and (text.inputs, text.activations) == (0, 0)
     pipeline = least(strategy="pipeline", world_size=2, batch_size=8)
