@@ -17,61 +17,41 @@ def lasting(trial: Trial, seconds: float, launch: int = 0) -> Result:
     return dataclasses.replace(make_result(trial, [[0.01] * 10], launch=launch), duration_s=seconds)
 
 
-@pytest.fixture
-def durations() -> LaunchDurations:
-    return LaunchDurations([lasting(SHORT, 1.0), lasting(SHORT, 3.0, 1), lasting(LONG, 10.0)])
-
-
-@pytest.mark.parametrize(("trial", "seconds"), [(SHORT, 3.0), (LONG, 10.0), (NEW, 10.0)])
-def test_a_budget_allows_for_the_last_launch_or_the_longest_trial(
-    durations: LaunchDurations, trial: Trial, seconds: float
-) -> None:
-    assert durations.expected(trial) == seconds
-
-
-@pytest.mark.parametrize(
-    ("launches", "seconds"),
-    [
-        ([], 0.0),
-        ([(SHORT, 3)], 3 * 2.0),
-        ([(SHORT, 1), (LONG, 2)], 2.0 + 2 * 10.0),
-        ([(NEW, 2)], 2 * (2.0 + 10.0) / 2),
-    ],
-)
-def test_launches_take_as_long_as_those_of_the_trial_or_the_mean_of_others(
-    durations: LaunchDurations, launches: list[tuple[Trial, int]], seconds: float
-) -> None:
-    assert durations.total_s(launches) == pytest.approx(seconds)
-
-
-def test_nothing_is_known_before_a_launch_has_ended() -> None:
-    assert LaunchDurations().total_s([(SHORT, 1)]) is None
-    assert LaunchDurations().expected(SHORT) == 0.0
+def test_launches_take_as_long_as_those_of_the_trial_or_of_others() -> None:
+    """A budget allows for the last launch or the longest trial; a total is of means."""
+    durations = LaunchDurations([lasting(SHORT, 1.0), lasting(SHORT, 3.0, 1), lasting(LONG, 10.0)])
+    assert [durations.expected(trial) for trial in (SHORT, LONG, NEW)] == [3.0, 10.0, 10.0]
+    assert durations.total_s([]) == 0.0
+    assert durations.total_s([(SHORT, 1), (LONG, 2)]) == pytest.approx(2.0 + 2 * 10.0)
+    assert durations.total_s([(NEW, 2)]) == pytest.approx(2 * (2.0 + 10.0) / 2)
 
 
 def test_nothing_known_is_estimated_from_operations() -> None:
     assert LaunchDurations().estimate_s(SHORT) == estimated_launch_s(SHORT)
     assert not LaunchDurations().knows(SHORT)
+    assert LaunchDurations().total_s([(SHORT, 1)]) is None
+    assert LaunchDurations().expected(SHORT) == 0.0
+    trial = make_trial(batch_size=10_000, steps_per_epoch=100)
+    slow, fast = (LaunchDurations(core_flops_per_s=rate).estimate_s(trial) for rate in (1e9, 1e12))
+    start_s = estimated_launch_s(trial, 0.0)
+    assert (slow - start_s) / (fast - start_s) == pytest.approx(1000.0)
 
 
-def test_a_launch_is_estimated_as_those_of_its_trial() -> None:
+def test_a_launch_is_estimated_as_those_of_its_trial_and_window() -> None:
     earlier = [lasting(SHORT, 7.0), lasting(SHORT, 9.0, 1)]
     durations = LaunchDurations(earlier=earlier)
     assert durations.estimate_s(SHORT) == 8.0
     durations.add(lasting(SHORT, 20.0))  # what this run did says more than what others did
     assert durations.estimate_s(SHORT) == 20.0
     assert durations.knows(SHORT)
-
-
-def timed(window: float, **settings: Any) -> Trial:
-    return make_trial(steps_per_epoch="auto", window=window, **settings)
-
-
-def test_a_launch_with_another_window_takes_longer_by_the_difference() -> None:
     durations = LaunchDurations(earlier=[lasting(timed(3.0), 5.0)])
     assert timed(3.0).trial_id == timed(10.0).trial_id
     assert durations.estimate_s(timed(10.0)) == 12.0
     assert durations.estimate_s(timed(1.0)) == 3.0
+
+
+def timed(window: float, **settings: Any) -> Trial:
+    return make_trial(steps_per_epoch="auto", window=window, **settings)
 
 
 def test_another_batch_is_estimated_from_the_start_and_the_steps_of_the_known_one() -> None:
@@ -108,13 +88,6 @@ def test_a_launch_that_the_budget_ended_takes_at_least_as_long_as_it_did() -> No
     assert LaunchDurations([cut]).estimate_s(SHORT) == 50.0
     by_signal = dataclasses.replace(cut, stopped_by="signal")
     assert LaunchDurations([by_signal]).estimate_s(SHORT) == estimated_launch_s(SHORT)
-
-
-def test_steps_are_counted_at_the_rate_of_this_processor() -> None:
-    trial = make_trial(batch_size=10_000, steps_per_epoch=100)
-    slow, fast = (LaunchDurations(core_flops_per_s=rate).estimate_s(trial) for rate in (1e9, 1e12))
-    start_s = estimated_launch_s(trial, 0.0)
-    assert (slow - start_s) / (fast - start_s) == pytest.approx(1000.0)
 
 
 def test_soaking_counts_until_its_limit() -> None:

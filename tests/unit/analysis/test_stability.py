@@ -13,7 +13,7 @@ def white(draw: random.Random, steps: int, deviation: float = 0.02) -> list[floa
     return [0.010 * (1.0 + draw.gauss(0.0, deviation)) for _ in range(steps)]
 
 
-@pytest.mark.parametrize(("ranks", "steps"), [(1, 10), (2, 20), (64, 10), (64, 40)])
+@pytest.mark.parametrize(("ranks", "steps"), [(1, 10), (64, 10), (64, 40)])
 def test_white_noise_is_rarely_called_drift(ranks: int, steps: int) -> None:
     launches = 100 if ranks < 10 else 40
     draw = random.Random(18)
@@ -21,13 +21,10 @@ def test_white_noise_is_rarely_called_drift(ranks: int, steps: int) -> None:
     assert called <= 0.05 * launches  # 1 % is allowed for, of all ranks together
 
 
-def test_steps_on_two_values_of_a_timer_do_not_drift() -> None:
+def test_timers_and_stalls_are_no_drift() -> None:
     draw = random.Random(18)
     called = sum(bool(drifting_ranks([[draw.choice((0.016, 0.020)) for _ in range(40)]])) for _ in range(100))
     assert called <= 5
-
-
-def test_a_stall_is_no_drift() -> None:
     times = white(random.Random(1), 40, 0.002)
     times[30] = 1.0
     assert drifting_ranks([times]) == ()
@@ -38,7 +35,7 @@ def test_a_stall_is_no_drift() -> None:
     [lambda share: 1.0 + 0.1 * share, lambda share: 1.04 if share >= 0.5 else 1.0],
     ids=["slower and slower", "slower at once"],
 )
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_drift_beyond_the_noise_is_found_on_its_rank(factor: Callable[[float], float], seed: int) -> None:
     draw = random.Random(seed)
     ranks = [white(draw, 60, 0.01) for _ in range(8)]
@@ -50,7 +47,7 @@ def noise(draw: random.Random, launches: int, ranks: int, deviation: float) -> l
     return [[draw.gauss(0.0, deviation) for _ in range(ranks)] for _ in range(launches)]
 
 
-@pytest.mark.parametrize(("launches", "ranks"), [(40, 2), (5, 8), (1, 64)])
+@pytest.mark.parametrize(("launches", "ranks"), [(5, 8), (1, 64)])
 def test_noise_of_matrix_products_is_no_change(launches: int, ranks: int) -> None:
     """One of 64 products that repeat to 1 % always differs by more than 2 %."""
     draw = random.Random(18)
@@ -58,13 +55,10 @@ def test_noise_of_matrix_products_is_no_change(launches: int, ranks: int) -> Non
     assert sum(called) <= 4
 
 
-def test_a_product_that_changes_on_one_rank_is_found() -> None:
+def test_a_product_that_changes_is_found() -> None:
     changes = noise(random.Random(18), 5, 4, 0.005)
     changes[2][3] = math.log(0.8)
     assert changed_ranks(changes) == [(), (), (3,), (), ()]
-
-
-def test_a_change_in_every_launch_is_not_taken_for_noise() -> None:
     assert changed_ranks([[0.05], [0.051], [0.049], [None]]) == [(0,), (0,), (0,), ()]
 
 

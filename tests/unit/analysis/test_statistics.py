@@ -17,8 +17,8 @@ from scalescope.analysis.statistics import (
     t_quantile,
 )
 
-PROBABILITIES = (0.6, 0.8, 0.9, 0.95, 0.975, 0.99, 0.999)
-FRACTIONAL = (1.01, 1.5, 2.25, 3.7, 4.999, 7.31, 12.5, 33.3, 77.7, 150.25, 199.9)
+PROBABILITIES = (0.6, 0.8, 0.975, 0.999)
+DEGREES = (*range(1, 13), 1.01, 1.5, 2.25, 4.999, 33.3, 100, 199.9)
 
 Pair = tuple[list[float], list[float]]
 
@@ -37,24 +37,14 @@ PAIRS: list[Pair] = [
 
 
 @pytest.mark.parametrize("probability", PROBABILITIES)
-def test_t_quantile_agrees_with_scipy_for_whole_degrees(probability: float) -> None:
-    for freedom in range(1, 201):
+def test_t_quantile_agrees_with_scipy(probability: float) -> None:
+    for freedom in DEGREES:
         expected = float(stats.t.ppf(probability, freedom))
         assert t_quantile(probability, freedom) == pytest.approx(expected, rel=1e-9, abs=0), freedom
-
-
-@pytest.mark.parametrize("freedom", FRACTIONAL)
-def test_t_quantile_agrees_with_scipy_for_fractional_degrees(freedom: float) -> None:
-    for probability in PROBABILITIES:
-        expected = float(stats.t.ppf(probability, freedom))
-        assert t_quantile(probability, freedom) == pytest.approx(expected, rel=1e-9, abs=0), probability
-
-
-def test_t_quantile_nears_the_normal_quantile() -> None:
     assert t_quantile(0.975, 1e7) == pytest.approx(1.959963985, rel=1e-6)
 
 
-@pytest.mark.parametrize("logs", [draw(9, 2), draw(10, 5, 7.0, 0.02), draw(11, 30, -2.0, 0.5)])
+@pytest.mark.parametrize("logs", [draw(9, 2), draw(11, 30, -2.0, 0.5)])
 def test_mean_of_logs_is_the_exponential_of_the_t_interval(logs: list[float]) -> None:
     estimate = mean_of_logs(logs)
     error = float(stats.sem(logs))
@@ -65,26 +55,16 @@ def test_mean_of_logs_is_the_exponential_of_the_t_interval(logs: list[float]) ->
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_difference_of_means_is_welchs_interval(pair: Pair) -> None:
+def test_differences_and_ratios_have_welchs_interval(pair: Pair) -> None:
     left, right = pair
-    estimate = difference_of_means(left, right)
-    expected = stats.ttest_ind(left, right, equal_var=False).confidence_interval(0.95)
-    assert estimate.value == pytest.approx(sum(left) / len(left) - sum(right) / len(right))
-    assert estimate.low == pytest.approx(float(expected.low))
-    assert estimate.high == pytest.approx(float(expected.high))
+    welch = stats.ttest_ind(left, right, equal_var=False).confidence_interval(0.95)
+    expected = sum(left) / len(left) - sum(right) / len(right), float(welch.low), float(welch.high)
+    difference, ratio = difference_of_means(left, right), ratio_of_logs(left, right)
+    assert (difference.value, difference.low, difference.high) == pytest.approx(expected)
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx(tuple(map(math.exp, expected)))
 
 
-@pytest.mark.parametrize("pair", PAIRS)
-def test_ratio_of_logs_is_welchs_interval_exponentiated(pair: Pair) -> None:
-    left, right = pair
-    estimate = ratio_of_logs(left, right)
-    expected = stats.ttest_ind(left, right, equal_var=False).confidence_interval(0.95)
-    assert estimate.value == pytest.approx(math.exp(sum(left) / len(left) - sum(right) / len(right)))
-    assert estimate.low == pytest.approx(math.exp(float(expected.low)))
-    assert estimate.high == pytest.approx(math.exp(float(expected.high)))
-
-
-def test_one_launch_has_a_value_and_no_interval() -> None:
+def test_one_launch_has_no_interval_and_equal_ones_one_without_width() -> None:
     several = draw(12, 5)
     for estimate in (
         mean_of_logs([1.0]),
@@ -95,14 +75,11 @@ def test_one_launch_has_a_value_and_no_interval() -> None:
         assert not estimate.has_interval
     assert mean_of_logs([1.0]).value == pytest.approx(math.e)
     assert ratio_of_logs([1.0], [2.0]).value == pytest.approx(1 / math.e)
-
-
-def test_equal_launches_have_an_interval_without_width() -> None:
     assert difference_of_means([3.0] * 5, [1.0] * 5) == Estimate(2.0, 2.0, 2.0)
     assert mean_of_logs([0.0] * 5) == Estimate(1.0, 1.0, 1.0)
 
 
-@pytest.mark.parametrize(("count", "trend"), [(3, 0.5), (5, 0.0), (40, -2.0)])
+@pytest.mark.parametrize(("count", "trend"), [(3, 0.5), (40, -2.0)])
 def test_slope_agrees_with_linregress(count: int, trend: float) -> None:
     times = [13.0 * index + noise for index, noise in enumerate(draw(13, count))]
     values = [trend * time + noise for time, noise in zip(times, draw(14, count), strict=True)]
@@ -115,12 +92,9 @@ def test_slope_agrees_with_linregress(count: int, trend: float) -> None:
     assert fitted.high == pytest.approx(float(expected.slope) + half)
 
 
-def test_slope_is_undefined_for_two_points_or_a_single_time() -> None:
+def test_slopes_and_variation_of_too_few_values_are_undefined() -> None:
     assert slope([0.0, 1.0], [0.0, 1.0]) is None
     assert slope([5.0, 5.0, 5.0], [0.0, 1.0, 2.0]) is None
-
-
-def test_coefficient_of_variation() -> None:
     values = [99.0, 100.0, 101.0, 104.0]
     expected = float(stats.variation(values, ddof=1))
     assert coefficient_of_variation(values) == pytest.approx(expected)
@@ -146,8 +120,8 @@ def test_intervals_of_five_launches_cover_the_truth(
 ) -> None:
     source = random.Random("coverage")
     covered = 0
-    for _ in range(2000):
+    for _ in range(300):
         interval, truth = estimate(source)
         assert interval.low is not None and interval.high is not None
         covered += interval.low <= truth <= interval.high
-    assert 0.93 <= covered / 2000 <= 0.97
+    assert 0.92 <= covered / 300 <= 0.98

@@ -8,11 +8,10 @@ import pytest
 from scipy import stats
 
 from scalescope.analysis.run_spread import RunSpread
-from scalescope.analysis.statistics import t_quantile
 from scalescope.analysis.verdicts import Judgement, holm, judge_all, p_value, smallest_effect
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_the_p_value_is_that_of_welch(seed: int) -> None:
     draw = random.Random(seed)
     left = [draw.gauss(0.0, 1.0) for _ in range(draw.randint(2, 9))]
@@ -22,15 +21,14 @@ def test_the_p_value_is_that_of_welch(seed: int) -> None:
     assert p_value(right, left) == p_value(left, right)
 
 
-def test_the_p_value_where_nothing_varies() -> None:
+def test_where_nothing_varies_or_there_is_one_launch() -> None:
     assert p_value([1.0, 1.0], [1.0, 1.0]) == 1.0
     assert p_value([1.0, 1.0], [2.0, 2.0]) == 0.0
-
-
-@pytest.mark.parametrize(("left", "right"), [([1.0], [1.0, 2.0]), ([1.0, 2.0], [1.0])])
-def test_one_launch_is_no_test(left: list[float], right: list[float]) -> None:
-    assert p_value(left, right) is None
-    assert smallest_effect(left, right) is None
+    for left, right in (([1.0], [1.0, 2.0]), ([1.0, 2.0], [1.0])):
+        assert p_value(left, right) is None and smallest_effect(left, right) is None
+    (judgement,) = judge_all([([0.7], [0.0])], threshold=0.03)
+    assert (judgement.verdict, judgement.p_value) == ("inconclusive", None)
+    assert not judgement.speedup.has_interval
 
 
 def test_holm_by_hand() -> None:
@@ -39,23 +37,14 @@ def test_holm_by_hand() -> None:
     assert holm([0.013, 0.2, 0.9, 0.9]) == [False] * 4  # 0.013 > 0.05/4
     assert holm([0.05]) == [True]
     assert holm([]) == []
-
-
-def test_what_was_not_tested_costs_the_others_nothing() -> None:
     assert holm([None, 0.05, None]) == [False, True, False]
 
 
 def test_the_smallest_effect_is_that_of_the_formula() -> None:
     left, right = [0.0, 0.02, 0.01, 0.03, 0.00], [0.01, 0.05, 0.03, 0.02, 0.04]
     spread = math.sqrt((statistics.variance(left) + statistics.variance(right)) / 2.0)
-    expected = (t_quantile(0.975, 8) + t_quantile(0.8, 8)) * spread * math.sqrt(2.0 / 5.0)
+    expected = (stats.t.ppf(0.975, 8) + stats.t.ppf(0.8, 8)) * spread * math.sqrt(2.0 / 5.0)
     assert smallest_effect(left, right) == pytest.approx(math.expm1(expected))
-    # scipy's quantiles, so that ours are not compared with themselves alone
-    quantiles = stats.t.ppf(0.975, 8) + stats.t.ppf(0.8, 8)
-    assert quantiles * spread * math.sqrt(0.4) == pytest.approx(expected)
-
-
-def test_the_smallest_effect_of_unequal_numbers_lies_between_those_of_equal_ones() -> None:
     few, many = [0.00, 0.02], [0.00, 0.02] * 5
     both = smallest_effect(few, many)
     least, most = smallest_effect(many, many), smallest_effect(few, few)
@@ -78,16 +67,17 @@ def judged(left: list[float], right: list[float], threshold: float = 0.03) -> Ju
     return judgement
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_no_difference_is_two_one_sided_tests(seed: int) -> None:
-    left, right = launches(seed, 6, 0.012, 0.01), launches(seed + 100, 6, 0.012)
-    if (p_value(left, right) or 0.0) <= 0.05:
-        return
-    bounds = math.log(1.03), math.log(0.97)
-    larger = stats.ttest_ind(left, [y + bounds[1] for y in right], equal_var=False, alternative="greater")
-    smaller = stats.ttest_ind(left, [y + bounds[0] for y in right], equal_var=False, alternative="less")
-    equivalent = bool(max(larger.pvalue, smaller.pvalue) < 0.05)
-    assert (judged(left, right).verdict == "no difference") is equivalent
+def test_no_difference_is_two_one_sided_tests() -> None:
+    outcomes = []
+    for seed in range(8):
+        left, right = launches(seed, 6, 0.016, 0.01), launches(seed + 100, 6, 0.016)
+        if (p_value(left, right) or 0.0) > 0.05:
+            least, most = ([y + math.log(bound) for y in right] for bound in (0.97, 1.03))
+            larger = stats.ttest_ind(left, least, equal_var=False, alternative="greater")
+            smaller = stats.ttest_ind(left, most, equal_var=False, alternative="less")
+            outcomes.append(bool(max(larger.pvalue, smaller.pvalue) < 0.05))
+            assert (judged(left, right).verdict == "no difference") is outcomes[-1]
+    assert set(outcomes) == {True, False}
 
 
 def test_a_difference_near_the_threshold_is_not_called_none() -> None:
@@ -96,15 +86,6 @@ def test_a_difference_near_the_threshold_is_not_called_none() -> None:
     assert judgement.p_value is not None and judgement.p_value > 0.05
     assert judgement.smallest_detectable is not None and judgement.smallest_detectable <= 0.03
     assert judgement.verdict == "inconclusive"
-
-
-def test_equal_configurations_with_a_difference_of_the_threshold_are_called_equal_in_five_percent() -> None:
-    wrong = sum(
-        judged(launches(seed, 8, 0.008, math.log(1.03)), launches(10_000 + seed, 8, 0.008)).verdict
-        == "no difference"
-        for seed in range(200)
-    )
-    assert wrong <= 0.05 * 200 + 3 * math.sqrt(200 * 0.05 * 0.95)
 
 
 def test_many_comparisons_need_more_for_no_difference() -> None:
@@ -163,12 +144,6 @@ def test_a_difference_below_one_percent_is_not_claimed_however_sure() -> None:
     assert judgement.verdict == "no difference"
 
 
-def test_one_launch_of_each_decides_nothing() -> None:
-    (judgement,) = judge_all([([0.7], [0.0])], threshold=0.03)
-    assert (judgement.verdict, judgement.p_value) == ("inconclusive", None)
-    assert not judgement.speedup.has_interval
-
-
 def test_a_claim_must_survive_the_number_of_comparisons() -> None:
     """What holds alone may fall among others; it is not called equal then, for it does not look equal."""
     wide = [-math.log(step) for step in (0.940, 0.975, 0.955, 0.990, 0.965)]
@@ -178,14 +153,11 @@ def test_a_claim_must_survive_the_number_of_comparisons() -> None:
     assert (among[0].p_value, among[0].verdict) == (alone.p_value, "inconclusive")
 
 
-@pytest.mark.parametrize("comparisons", [1, 4])
-def test_identical_launches_are_called_different_in_five_of_a_hundred_runs(comparisons: int) -> None:
+def test_identical_launches_are_called_different_in_five_of_a_hundred_runs() -> None:
     """The rate is that of runs with any false claim, whatever the number of comparisons: Holm's promise."""
     draw = random.Random(2026)
-    runs, wrong = 300 // comparisons, 0
-    for _ in range(runs):
-        now, *others = ([draw.gauss(3.0, 0.05) for _ in range(5)] for _ in range(1 + comparisons))
-        judgements = judge_all([(rates, now) for rates in others], threshold=0.03)
-        wrong += any(judgement.verdict in ("faster", "slower") for judgement in judgements)
-    rate, error = wrong / runs, math.sqrt(0.05 * 0.95 / runs)
-    assert max(0.0, 0.05 - 4 * error - 0.015) <= rate < 0.05 + 4 * error
+    wrong = 0
+    for _ in range(300):
+        now, *others = ([draw.gauss(3.0, 0.05) for _ in range(5)] for _ in range(5))
+        wrong += any(holm([p_value(rates, now) for rates in others]))
+    assert 0.01 <= wrong / 300 <= 0.08

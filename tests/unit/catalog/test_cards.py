@@ -9,7 +9,7 @@ import scalescope.catalog
 from scalescope.catalog import cards
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.placement import Placement
-from scalescope.catalog.setting import Setting, Unset, check_value, settings_of
+from scalescope.catalog.setting import Unset, check_value, settings_of
 from scalescope.errors import BadInput
 
 PACKAGE = Path(scalescope.catalog.__file__).parent.parent
@@ -22,10 +22,6 @@ EVERY_SETTING = [
 ]
 
 
-def _label(setting: Setting) -> str:
-    return f"{setting.card}.{setting.name}"
-
-
 def _modules(folder: Path) -> set[str]:
     return {path.stem for path in folder.glob("*.py")} - {"__init__"}
 
@@ -33,15 +29,11 @@ def _modules(folder: Path) -> set[str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_card_has_an_implementation_of_its_name_and_the_other_way_round(kind: str) -> None:
     with_card = _modules(PACKAGE / "catalog" / kind)
+    assert list(cards.names(kind)) == sorted(with_card)
     with_card -= {"workloads": {"command"}, "strategies": {"script"}}.get(kind, set())  # no code of ours
     if kind == "data":  # made up by the workload itself, or brought along by it: nothing to load
         with_card -= {"synthetic", "own"}
     assert with_card == _modules(PACKAGE / "worker" / kind)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_names_are_the_files_in_order(kind: str) -> None:
-    assert list(cards.names(kind)) == sorted(_modules(PACKAGE / "catalog" / kind))
 
 
 def test_no_kind_of_card_is_forgotten_here() -> None:
@@ -49,52 +41,45 @@ def test_no_kind_of_card_is_forgotten_here() -> None:
     assert folders == set(KINDS)
 
 
-@pytest.mark.parametrize(("kind", "name"), EVERY_CARD)
-def test_a_card_describes_itself(kind: str, name: str) -> None:
-    card = cards.card_in(kind, name)
-    assert card.__name__.lower() == name.replace("_", "")
-    assert card.__doc__ is not None
-    assert not card.__doc__.startswith(f"{card.__name__}(")  # the docstring that a dataclass gets by default
+def test_a_card_describes_itself() -> None:
+    for kind, name in EVERY_CARD:
+        card = cards.card_in(kind, name)
+        assert card.__name__.lower() == name.replace("_", "")
+        assert card.__doc__ is not None
+        assert not card.__doc__.startswith(
+            f"{card.__name__}("
+        )  # the docstring that a dataclass gets by default
 
 
-@pytest.mark.parametrize("setting", EVERY_SETTING, ids=_label)
-def test_every_setting_has_help_that_is_a_sentence(setting: Setting) -> None:
-    assert len(setting.help) > 10
-    assert setting.help.isprintable()
-    assert setting.help.rstrip().endswith((".", ")"))
+@pytest.mark.parametrize("card", sorted({setting.card for setting in EVERY_SETTING}))
+def test_every_setting_has_help_an_allowed_default_and_bounds(card: str) -> None:
+    for setting in (setting for setting in EVERY_SETTING if setting.card == card):
+        assert len(setting.help) > 10 and setting.help.isprintable(), setting.name
+        assert setting.help.rstrip().endswith((".", ")")), setting.name
+        assert (setting.low is not None) == (setting.kind in ("int", "float", "duration", "bytes")), (
+            setting.name
+        )
+        assert setting.kind != "int" or setting.high is not None, setting.name
+        for device in ("cpu", "cuda"):
+            default = setting.default_for(device)
+            if default is None:
+                assert setting.optional or setting.kind == "env", setting.name
+            else:
+                assert check_value(setting, default, setting.name) == default
+            for value in () if setting.lever is None else setting.lever.tries_on(device):
+                if value is not None and setting.kind != "env":
+                    assert check_value(setting, value, setting.name) == value
 
 
-@pytest.mark.parametrize("setting", EVERY_SETTING, ids=_label)
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_default_is_allowed(setting: Setting, device: str) -> None:
-    default = setting.default_for(device)
-    if default is None:
-        assert setting.optional or setting.kind == "env"
-    else:
-        assert check_value(setting, default, setting.name) == default
-
-
-@pytest.mark.parametrize("setting", EVERY_SETTING, ids=_label)
-def test_every_number_has_a_lower_bound(setting: Setting) -> None:
-    assert (setting.low is not None) == (setting.kind in ("int", "float", "duration", "bytes"))
-
-
-@pytest.mark.parametrize(
-    "setting", [setting for setting in EVERY_SETTING if setting.kind == "int"], ids=_label
-)
-def test_every_whole_number_has_an_upper_bound(setting: Setting) -> None:
-    assert setting.high is not None
-
-
-@pytest.mark.parametrize("benchmark", cards.names("benchmarks"))
-def test_cards_that_share_a_setting_share_its_kind(benchmark: str) -> None:
+def test_cards_that_share_a_setting_share_its_kind() -> None:
     """A command has versions of its own, which may be left to the script."""
     commands = {owner.__name__ for owner in cards.command_cards()}
-    for name, versions in cards.all_settings(benchmark).items():
-        shapes = {(version.kind, version.internal, version.sweep) for version in versions}
-        assert len(shapes) == 1, f"{name}: {shapes}"
-        optional = {version.optional for version in versions if version.card not in commands}
-        assert len(optional) <= 1, f"{name}: {optional}"
+    for benchmark in cards.names("benchmarks"):
+        for name, versions in cards.all_settings(benchmark).items():
+            shapes = {(version.kind, version.internal, version.sweep) for version in versions}
+            assert len(shapes) == 1, f"{name}: {shapes}"
+            optional = {version.optional for version in versions if version.card not in commands}
+            assert len(optional) <= 1, f"{name}: {optional}"
 
 
 def test_the_cards_of_commands_come_last() -> None:
@@ -107,21 +92,17 @@ def test_the_cards_of_commands_come_last() -> None:
     assert cards.settings_by_name("train", of_command=True)["pin_memory"].neutral is None
 
 
-@pytest.mark.parametrize("benchmark", cards.names("benchmarks"))
-def test_no_setting_of_a_trial_is_named_like_an_option_of_the_run(benchmark: str) -> None:
-    assert not {setting.name for setting in settings_of(Measuring)} & set(cards.all_settings(benchmark))
+def test_settings_of_trials_and_options_of_runs_have_names_of_their_own() -> None:
+    for benchmark in cards.names("benchmarks"):
+        assert not {setting.name for setting in settings_of(Measuring)} & set(cards.all_settings(benchmark))
 
 
-@pytest.mark.parametrize(("wrong", "right"), [("dpp", "ddp"), ("singel", "single")])
-def test_an_unknown_card_names_the_nearest(wrong: str, right: str) -> None:
-    with pytest.raises(BadInput, match=rf"^unknown strategy '{wrong}'; known: .*; did you mean {right}\?$"):
-        cards.card("strategies", wrong)
-
-
-@pytest.mark.parametrize("name", ["../mlp", "mlp.Mlp", "os", "__init__", ""])
-def test_a_card_is_found_by_its_name_alone(name: str) -> None:
-    with pytest.raises(BadInput, match=r"^unknown workload"):
-        cards.card("workloads", name)
+def test_an_unknown_card_is_refused_with_the_nearest() -> None:
+    with pytest.raises(BadInput, match=r"^unknown strategy 'dpp'; known: .*; did you mean ddp\?$"):
+        cards.card("strategies", "dpp")
+    for name in ("../mlp", "mlp.Mlp", "os", "__init__", ""):
+        with pytest.raises(BadInput, match=r"^unknown workload"):
+            cards.card("workloads", name)
 
 
 def test_a_trial_is_made_of_placement_benchmark_selection_and_levers() -> None:
@@ -140,30 +121,18 @@ def test_help_begins_with_training_and_names_every_card_once() -> None:
     assert len(set(headings)) == len(headings)
 
 
-@pytest.mark.parametrize("setting", [s for s in EVERY_SETTING if s.lever is not None], ids=_label)
-def test_every_value_that_tune_tries_is_allowed(setting: Setting) -> None:
-    assert setting.lever is not None
-    for device in ("cpu", "cuda"):
-        for value in setting.lever.tries_on(device):
-            if value is not None and setting.kind != "env":
-                assert check_value(setting, value, setting.name) == value
+def test_every_setting_of_a_lever_declares_what_runs_before_it_did() -> None:
+    """Without a neutral value, every stored trial would get a new id; every stored run has a precision."""
+    settings = (
+        setting for name in cards.names("levers") for setting in settings_of(cards.card_in("levers", name))
+    )
+    assert {setting.name for setting in settings if isinstance(setting.neutral, Unset)} == {"precision"}
 
 
-# Settings of the first version: every stored run has them.
-_WITHOUT_NEUTRAL = {"precision"}
-
-
-@pytest.mark.parametrize("name", cards.names("levers"))
-def test_every_setting_of_a_lever_declares_what_runs_before_it_did(name: str) -> None:
-    """Without a neutral value, every stored trial would get a new id."""
-    unset = {s.name for s in settings_of(cards.card_in("levers", name)) if isinstance(s.neutral, Unset)}
-    assert unset <= _WITHOUT_NEUTRAL
-
-
-@pytest.mark.parametrize("name", cards.names("levers"))
-def test_a_lever_changes_the_workload_the_step_or_the_input(name: str) -> None:
+def test_a_lever_changes_the_workload_the_step_or_the_input() -> None:
     """A misspelt function would be measured as if it had been applied."""
-    source = (PACKAGE / "worker" / "levers" / f"{name}.py").read_text()
-    functions = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
-    by_others = not functions and "feeding" in source  # the docstring names what applies it
-    assert functions & {"apply", "prepare"} or by_others
+    for name in cards.names("levers"):
+        source = (PACKAGE / "worker" / "levers" / f"{name}.py").read_text()
+        functions = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+        by_others = not functions and "feeding" in source  # the docstring names what applies it
+        assert functions & {"apply", "prepare"} or by_others, name

@@ -59,14 +59,22 @@ def code_of(setting: Setting, value: Any, device: Literal["cpu", "cuda"]) -> Cod
     return says
 
 
-@pytest.mark.parametrize(("setting", "value", "device"), TRIED)
-def test_every_value_that_tune_tries_has_lines_or_says_what_does_the_same(
-    setting: Setting, value: Any, device: Literal["cpu", "cuda"]
-) -> None:
-    says = code_of(setting, value, device)
-    assert bool(says.lines) != bool(says.instead), "lines, or a sentence"
-    if says.instead:
-        assert says.instead[0].islower() and not says.instead.endswith(".")  # it becomes part of a sentence
+@pytest.mark.parametrize("setting", LEVERS)
+def test_every_value_that_tune_tries_has_lines_or_says_what_does_the_same(setting: Setting) -> None:
+    """Lines are Python in the form of their part; what PyTorch does by itself needs none.
+
+    DDP's arguments are written out, also at their defaults: they are easily changed back.
+    """
+    for device in DEVICES:
+        for value in tried(setting, device):
+            says = code_of(setting, value, device)
+            assert bool(says.lines) != bool(says.instead), "lines, or a sentence"
+            if says.instead:  # it becomes part of a sentence
+                assert says.instead[0].islower() and not says.instead.endswith(".")
+            for line in says.lines:
+                check_form(line)
+        if isinstance(setting.neutral, bool | str | int) and setting.card not in ("Ddp", "Zero1"):
+            assert code_of(setting, setting.neutral, device) == NOTHING
 
 
 _WRITTEN: dict[Form, str] = {
@@ -78,26 +86,13 @@ _WRITTEN: dict[Form, str] = {
 }
 
 
-@pytest.mark.parametrize(("setting", "value", "device"), TRIED)
-def test_every_line_is_python_in_the_form_of_its_part(
-    setting: Setting, value: Any, device: Literal["cpu", "cuda"]
-) -> None:
-    for line in code_of(setting, value, device).lines:
-        if line.part == "shell":
-            assert line.argument.isidentifier() and line.text
-            continue
-        form = PARTS[line.part]
-        assert bool(line.argument) == (form == "arguments")
-        ast.parse(_WRITTEN[form].format(line.source))
-
-
-@pytest.mark.parametrize("setting", LEVERS)
-@pytest.mark.parametrize("device", DEVICES)
-def test_what_pytorch_does_by_itself_needs_no_line(setting: Setting, device: Literal["cpu", "cuda"]) -> None:
-    """DDP's arguments are written out, also at their defaults: they are easily changed back."""
-    neutral = setting.neutral
-    if isinstance(neutral, bool | str | int) and setting.card not in ("Ddp", "Zero1"):
-        assert code_of(setting, neutral, device) == NOTHING
+def check_form(line: CodeLine) -> None:
+    if line.part == "shell":
+        assert line.argument.isidentifier() and line.text
+        return
+    form = PARTS[line.part]
+    assert bool(line.argument) == (form == "arguments")
+    ast.parse(_WRITTEN[form].format(line.source))
 
 
 def test_a_lever_that_changes_the_job_is_its_owners_to_change() -> None:
@@ -108,20 +103,9 @@ def test_a_lever_that_changes_the_job_is_its_owners_to_change() -> None:
 
 
 def test_the_parts_are_in_the_order_of_a_script() -> None:
-    order = list(PARTS)
-    for earlier, later in (
-        ("imports", "start"),
-        ("model", "wrapper"),
-        ("wrapper", "wrapped"),
-        ("wrapped", "optimizer"),
-        ("optimizer", "before_loop"),
-        ("before_loop", "copy"),
-        ("copy", "forward"),
-        ("forward", "backward"),
-        ("backward", "gradients"),
-        ("gradients", "update"),
-    ):
-        assert order.index(earlier) < order.index(later)
+    loop = ("before_loop", "copy", "forward", "backward", "gradients", "update")
+    for chain in (("imports", "start"), ("model", "wrapper", "wrapped", "optimizer", *loop)):
+        assert [part for part in PARTS if part in chain] == list(chain)
 
 
 def test_lines_are_written_as_python_writes_them() -> None:
@@ -130,8 +114,5 @@ def test_lines_are_written_as_python_writes_them() -> None:
     assert variable("NCCL_ALGO", "Ring").source == "NCCL_ALGO=Ring"
     assert statement("start", "x = 1").source == "x = 1"
     assert code(statement("start", "x = 1")).lines == (CodeLine(part="start", text="x = 1"),)
-
-
-def test_two_values_of_an_argument_have_the_same_target() -> None:
     few, many = (argument("loader", "num_workers", count) for count in (1, 4))
     assert few.target == many.target != argument("loader", "prefetch_factor", 4).target

@@ -31,18 +31,13 @@ def refusal(data: str, **texts: str) -> str:
     return str(caught.value)
 
 
-def test_a_home_that_is_not_known_is_a_folder_that_does_not_exist() -> None:
-    assert "no such folder" in refusal("ag_news", data_dir="~nobody-of-that-name/texts")
-
-
-@pytest.mark.parametrize(("named", "within"), [(".", "ag_news_csv"), ("ag_news_csv", "ag_news_csv")])
-def test_ag_news_is_found_in_its_folder_or_as_it(tmp_path: Path, named: str, within: str) -> None:
-    files = tmp_path / within / "train.csv", tmp_path / within / "test.csv"
+def test_ag_news_is_found_in_its_folder_or_as_it(tmp_path: Path) -> None:
+    files = tmp_path / "ag_news_csv" / "train.csv", tmp_path / "ag_news_csv" / "test.csv"
     touch(*files)
-    assert ag_news.find_files(str(tmp_path / named)) == files
+    assert ag_news.find_files(str(tmp_path)) == ag_news.find_files(str(tmp_path / "ag_news_csv")) == files
 
 
-def test_missing_files_of_ag_news_are_named(tmp_path: Path) -> None:
+def test_missing_files_are_named(tmp_path: Path) -> None:
     assert refusal("ag_news", data_dir=str(tmp_path)) == (
         f"data ag_news: no ag_news_csv/train.csv in {tmp_path}"
     )
@@ -50,14 +45,22 @@ def test_missing_files_of_ag_news_are_named(tmp_path: Path) -> None:
     assert (
         refusal("ag_news", data_dir=str(tmp_path)) == f"data ag_news: no test.csv in {tmp_path}/ag_news_csv"
     )
+    touch(tmp_path / "imdb" / "train.csv")
+    refused = refusal("imdb", data_dir=str(tmp_path))
+    named = ("imdb/train.csv", "test.csv", "IMDB Dataset.csv", "aclImdb/train/pos", str(tmp_path))
+    assert [text for text in named if text not in refused] == []
 
 
 @pytest.mark.parametrize("data", ["ag_news", "imdb"])
-def test_a_missing_folder_is_named(tmp_path: Path, data: str) -> None:
-    assert (
-        refusal(data, data_dir=f"{tmp_path}/none")
-        == f"data {data}: --data-dir {tmp_path}/none: no such folder"
-    )
+def test_a_missing_folder_is_named_and_without_one_there_must_be_a_way_to_download(
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (f"{tmp_path}/none", "~nobody-of-that-name/texts"):
+        assert refusal(data, data_dir=folder) == f"data {data}: --data-dir {folder}: no such folder"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert re.match(rf"data {data}: give --data-dir .+ package datasets", refusal(data))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert trial_of(data).settings["data_dir"] is None
 
 
 @pytest.mark.parametrize(
@@ -82,24 +85,6 @@ def test_reviews_are_found_in_either_folder_layout(
 ) -> None:
     touch(*(tmp_path / file for file in files))
     assert imdb.find_files(str(tmp_path)) == tuple(tmp_path / name for name in expected)
-
-
-def test_missing_reviews_are_named(tmp_path: Path) -> None:
-    touch(tmp_path / "imdb" / "train.csv")
-    refused = refusal("imdb", data_dir=str(tmp_path))
-    named = ("imdb/train.csv", "test.csv", "IMDB Dataset.csv", "aclImdb/train/pos", str(tmp_path))
-    assert [text for text in named if text not in refused] == []
-
-
-@pytest.mark.parametrize("data", ["ag_news", "imdb"])
-def test_without_a_folder_there_must_be_a_way_to_download(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert re.match(rf"data {data}: give --data-dir .+ package datasets", refusal(data))
-
-
-def test_without_a_folder_and_with_the_package_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    assert trial_of("ag_news").settings["data_dir"] is None
 
 
 def test_an_epoch_is_the_whole_data_set(tmp_path: Path) -> None:

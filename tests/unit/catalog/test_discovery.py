@@ -102,7 +102,7 @@ def test_a_new_lever_gets_a_flag_and_leaves_older_trials_their_identity(tmp_path
     assert "--turbo" not in {flag for option in _setting_options(TrainStudy) for flag in option.opts}
 
 
-def test_a_new_benchmark_brings_its_rules_of_validity(tmp_path: Path) -> None:
+def test_a_new_benchmark_brings_its_rules_of_validity_or_has_nothing_to_check(tmp_path: Path) -> None:
     def record(**counters: int) -> RankRecord:
         return RankRecord(rank=0, host="h", device="cpu", placement="", counters={**counters})
 
@@ -114,9 +114,6 @@ def test_a_new_benchmark_brings_its_rules_of_validity(tmp_path: Path) -> None:
         assert (trial.benchmark, trial.steps) == ("disk", 1)
         assert judge(trial, [record(files=3)]).status == "ok"
         assert judge(trial, [record(files=0)]).status == "invalid"
-
-
-def test_a_benchmark_without_rules_of_validity_has_nothing_to_check(tmp_path: Path) -> None:
-    with extended("scalescope.catalog.benchmarks", tmp_path / "cards", disk=_BENCHMARK):
+    with extended("scalescope.catalog.benchmarks", tmp_path / "alone", disk=_BENCHMARK):
         (trial,) = _trials("disk")
         assert judge(trial, []).status == "ok"

@@ -1,4 +1,4 @@
-"""The facts on the cards of strategies, and the settings they refuse."""
+"""Cards of strategies and of the training benchmark: their facts, and the settings they refuse."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from scalescope.catalog import cards
+from scalescope.catalog.benchmarks.train import AUTO, Train, warmup_of
 from scalescope.catalog.setting import settings_of
 from scalescope.catalog.strategies.pipeline import parts_of
 from scalescope.catalog.training import strategies_worth_trying
@@ -28,9 +29,11 @@ def _check(strategy: str, changes: Mapping[str, Any]) -> None:
         card.check({**_JOB, **defaults, **changes})
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "scratch_ddp", "fsdp", "zero1", "pipeline"])
-def test_an_ordinary_job_is_taken(strategy: str) -> None:
-    _check(strategy, {})
+def test_an_ordinary_job_is_taken() -> None:
+    for strategy in ("ddp", "scratch_ddp", "fsdp", "zero1", "pipeline"):
+        _check(strategy, {})
+    for strategy in ("fsdp", "zero1"):  # settings of other benchmarks may be missing
+        cards.card("strategies", strategy).check({"world_size": 2})
 
 
 @pytest.mark.parametrize(
@@ -64,34 +67,21 @@ def test_what_cannot_work_is_refused_in_one_line(
         _check(strategy, changes)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_a_pipeline_takes_what_it_can_cut() -> None:
+    for changes in (
         {"schedule": "gpipe", "microbatches": 1},
         {"schedule": "gpipe", "world_size": 3, "batch_size": 2},
         {"microbatches": 16},
         {"precision": "tf32"},
         {"precision": "bf16"},
         {"batch_size": None, "global_batch_size": 4},
-    ],
-)
-def test_a_pipeline_takes(changes: dict[str, Any]) -> None:
-    _check("pipeline", changes)
+    ):
+        _check("pipeline", changes)
 
 
-def test_settings_of_other_benchmarks_may_be_missing() -> None:
-    for strategy in ("fsdp", "zero1"):
-        cards.card("strategies", strategy).check({"world_size": 2})
-
-
-@pytest.mark.parametrize(
-    ("batch_size", "asked", "ranks", "parts"),
-    [(16, None, 2, 4), (18, None, 2, 3), (7, None, 2, 1), (7, None, 4, 7), (1, None, 2, 1), (16, 8, 2, 8)],
-)
-def test_a_batch_is_cut_into_its_largest_divisor(
-    batch_size: int, asked: int | None, ranks: int, parts: int
-) -> None:
-    assert parts_of(batch_size, asked, ranks) == parts
+def test_a_batch_is_cut_into_its_largest_divisor() -> None:
+    asked = [(16, None, 2), (18, None, 2), (7, None, 2), (7, None, 4), (1, None, 2), (16, 8, 2)]
+    assert [parts_of(*batch) for batch in asked] == [4, 3, 1, 7, 1, 8]
 
 
 def test_a_pipeline_is_one_replica_however_long() -> None:
@@ -108,12 +98,42 @@ def test_zero1_has_the_settings_of_ddp_and_its_ablations_but_one() -> None:
     assert ddp.least_gpu_warmup_steps == zero1.least_gpu_warmup_steps == 11
 
 
-@pytest.mark.parametrize(
-    ("strategy", "replicated"), [("scratch_ddp", True), ("zero1", True), ("fsdp", False), ("pipeline", False)]
-)
-def test_only_replicas_are_compared_by_checksum(strategy: str, replicated: bool) -> None:
-    assert cards.card("strategies", strategy).replicated is replicated
-
-
-def test_tune_tries_every_strategy_that_wraps_the_simplest_first() -> None:
+def test_only_replicas_are_compared_by_checksum() -> None:
+    replicated = {name for name in cards.names("strategies") if cards.card("strategies", name).replicated}
+    assert {"scratch_ddp", "zero1"} <= replicated and not {"fsdp", "pipeline"} & replicated
     assert strategies_worth_trying() == ("ddp", "scratch_ddp", "fsdp", "zero1", "pipeline")
+
+
+# training
+
+
+def _settings(strategy: str = "ddp", device: str = "cuda", **changes: Any) -> dict[str, Any]:
+    usual = {"warmup_steps": 5, "steps_per_epoch": AUTO, "epochs": 1}
+    return {"strategy": strategy, "device": device, **usual, **changes}
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        (_settings("ddp"), 11),
+        (_settings("zero1"), 11),
+        (_settings("ddp", warmup_steps=20), 20),
+        (_settings("ddp", "cpu"), 5),
+        (_settings("fsdp"), 5),
+        (_settings("single"), 5),
+        (_settings("ddp", steps_per_epoch=105), 11),
+        (_settings("ddp", steps_per_epoch=11, epochs=2), 11),
+        (_settings("ddp", steps_per_epoch=20), 5),  # more would leave little to measure
+        (_settings("ddp", steps_per_epoch=None), 5),  # only the data knows
+    ],
+)
+def test_ddp_warms_up_until_it_takes_no_times_of_its_own(settings: dict[str, Any], steps: int) -> None:
+    assert warmup_of(settings) == Train.warmup_iterations(settings) == steps
+
+
+def test_measured_steps_are_what_the_warm_up_leaves_and_soaking_changes_no_trial() -> None:
+    assert Train.measured_iterations(_settings(steps_per_epoch=105)) == 94
+    assert Train.measured_iterations(_settings(device="cpu", steps_per_epoch=105)) == 100
+    assert Train.measured_iterations(_settings()) is None
+    (soak,) = (setting for setting in settings_of(Train) if setting.name == "soak")
+    assert (soak.identity, soak.neutral, soak.default) == (False, None, None)

@@ -30,39 +30,25 @@ def findings(*cases: Facts) -> dict[str, Finding]:
     return {finding.rule: finding for finding in diagnose_facts(cases).findings}
 
 
-def test_a_large_loss_that_may_be_zero_is_reported_as_uncertain() -> None:
+def test_a_loss_that_may_be_zero_is_reported_as_uncertain() -> None:
     finding = findings(exposed(-0.01))["communication-bound by bandwidth"]
     assert finding.lost == pytest.approx(0.4)
     assert not finding.certain
-
-
-def test_a_loss_that_is_sure_is_not_doubted() -> None:
     assert findings(exposed(0.01))["communication-bound by bandwidth"].certain
-
-
-def test_uncertainty_of_one_term_does_not_affect_another() -> None:
     facts = make_facts({CONTENTION: 0.02, RANDOM_SKEW: Estimate(0.02, -0.01, 0.05)})
     by_rule = findings(facts)
     assert by_rule["ranks slow each other down"].certain
     assert not by_rule["random skew between ranks"].certain
 
 
-def test_the_terminal_marks_findings_that_are_not_certain() -> None:
-    (section,) = findings_section(diagnose_facts((exposed(-0.01),)))
-    assert section.findings
-    assert all("Not certain" in finding.text for finding in section.findings)
-
-
-def test_the_terminal_does_not_doubt_what_is_sure() -> None:
-    (section,) = findings_section(diagnose_facts((exposed(0.01),)))
-    assert section.findings
-    assert not any("Not certain" in finding.text for finding in section.findings)
-
-
 @pytest.mark.parametrize(("low_s", "certain"), [(-0.01, False), (0.01, True)])
-def test_the_summary_marks_certainty_too(low_s: float, certain: bool) -> None:
-    by_rule = {finding["rule"]: finding for finding in findings_json(diagnose_facts((exposed(low_s),)))}
+def test_the_terminal_and_the_summary_mark_what_is_not_certain(low_s: float, certain: bool) -> None:
+    diagnosis = diagnose_facts((exposed(low_s),))
+    by_rule = {finding["rule"]: finding for finding in findings_json(diagnosis)}
     assert by_rule["communication-bound by bandwidth"]["certain"] is certain
+    (section,) = findings_section(diagnosis)
+    assert section.findings
+    assert {"Not certain" in finding.text for finding in section.findings} == {not certain}
 
 
 def test_a_doubt_about_waiting_is_one_about_the_link_that_is_blamed_for_it() -> None:

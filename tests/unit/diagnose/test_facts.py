@@ -22,26 +22,14 @@ def losing(share: float, *, sure: bool = True) -> Facts:
     return make_facts({COMMUNICATION: Estimate(share * 0.1, low * 0.1, 2 * share * 0.1)})
 
 
-def test_a_loss_is_counted_in_ranks() -> None:
+def test_a_loss_counts_in_ranks_from_a_share_that_depends_on_how_sure_it_is() -> None:
     assert losing(0.25).lost(COMMUNICATION) == pytest.approx(0.5)
-
-
-def test_a_loss_that_is_sure_counts_from_three_percent() -> None:
     assert losing(0.02).lost(COMMUNICATION) == 0.0
     assert losing(0.04).lost(COMMUNICATION) == pytest.approx(0.08)
-
-
-def test_a_loss_that_may_be_none_counts_only_where_it_is_large() -> None:
     assert losing(0.14, sure=False).lost(COMMUNICATION) == 0.0
     assert losing(0.16, sure=False).lost(COMMUNICATION) == pytest.approx(0.32)
-
-
-def test_a_loss_is_sure_where_its_whole_interval_is_one() -> None:
     assert losing(0.2).is_sure(COMMUNICATION)
     assert not losing(0.2, sure=False).is_sure(COMMUNICATION)
-
-
-def test_one_launch_is_never_sure_and_a_small_loss_of_it_does_not_count() -> None:
     facts = make_facts({COMMUNICATION: Estimate(0.004)})
     assert not facts.is_sure(COMMUNICATION)
     assert facts.lost(COMMUNICATION) == 0.0
@@ -52,9 +40,6 @@ def test_what_is_unknown_is_neither_lost_nor_doubted() -> None:
     facts = make_facts({COMMUNICATION: None})
     assert facts.lost(COMMUNICATION) is facts.lost(CONTENTION) is None
     assert facts.is_sure(COMMUNICATION) and facts.is_sure(CONTENTION)
-
-
-def test_communication_may_be_samples_where_input_is_unknown() -> None:
     assert make_facts({COMMUNICATION: None, INPUT: None}).communication_lost is None
 
 
@@ -66,30 +51,18 @@ def buckets_s(size: int, *, largest: int, bytes_per_s: float) -> tuple[float, ..
     return make_facts(curve=curve, gradient_bytes=size, bucket_bytes=(size,)).bucket_times_s
 
 
-def test_buckets_inside_the_curve_take_what_was_measured() -> None:
+def test_how_far_the_curve_is_believed() -> None:
     times_s = buckets_s(1 << 20, largest=1 << 28, bytes_per_s=1e9)
     assert times_s == pytest.approx(((1 << 20) / 1e9,))
-
-
-def test_the_curve_reaches_a_little_beyond_its_last_point() -> None:
     times_s = buckets_s(4 << 20, largest=1 << 20, bytes_per_s=1e9)
     assert times_s == pytest.approx(((4 << 20) / 1e9,))
-
-
-def test_the_curve_reaches_far_beyond_its_last_point_only_where_that_took_long() -> None:
     last = 1 << 20
     assert buckets_s(64 * last, largest=last, bytes_per_s=last / 0.049) is None
     times_s = buckets_s(64 * last, largest=last, bytes_per_s=last / 0.051)
     assert times_s == pytest.approx((64 * 0.051,))
-
-
-def test_what_is_smaller_than_the_curve_takes_as_long_as_its_first_point() -> None:
     facts = make_facts(curve=make_curve(1e-3, 1e12), gradient_bytes=8, bucket_bytes=(8,))
     assert facts.bucket_times_s == (facts.latency_s,)
     assert facts.latency_s == pytest.approx(1e-3, rel=1e-4)
-
-
-def test_a_strategy_that_does_not_all_reduce_is_not_read_off_an_all_reduce() -> None:
     facts = make_facts(changes={"strategy": "fsdp"}, curve=make_curve(), gradient_bytes=1 << 20)
     assert facts.bucket_times_s is None
 
@@ -106,12 +79,9 @@ def counting(**counters: float | int | str) -> Facts:
     return facts
 
 
-def test_what_ranks_counted_is_read() -> None:
+def test_what_ranks_counted_is_read_and_the_rest_unknown() -> None:
     facts = counting(gradient_bytes=300, bucket_bytes="100,200")
     assert (facts.gradient_bytes, facts.bucket_bytes) == (300, (100, 200))
-
-
-def test_what_ranks_did_not_count_is_unknown() -> None:
     facts = counting()
     assert (facts.gradient_bytes, facts.bucket_bytes) == (None, None)
 
@@ -132,18 +102,13 @@ def test_pairs_belong_to_the_ranks_they_were_measured_on() -> None:
     assert facts.pairs == (PairRow(low=0, high=1, size_bytes=4096, time_s=0.5, nodes=("here", "here")),)
 
 
-def test_cores_and_memory_come_from_the_machine() -> None:
+def test_the_machine_and_plain_training_on_one_rank_are_known() -> None:
     trial = make_trial(strategy="ddp", world_size=2)
     machine = {"cores": 6, "gpus": [{"memory_bytes": 1 << 30}]}
     (facts,) = facts_from(
         measured(single_rank_baseline(trial), 0.02), measured(trial, 0.05), environment={"machine": machine}
     )
     assert (facts.cores, facts.gpu_memory_bytes) == (6, 1 << 30)
-
-
-def test_one_rank_is_plain_training_with_the_same_batch() -> None:
-    trial = make_trial(strategy="ddp", world_size=2)
-    (facts,) = facts_from(measured(single_rank_baseline(trial), 0.02), measured(trial, 0.05))
     assert facts.one_rank == make_configuration(single_rank_baseline(trial), 0.02)
 
 

@@ -17,6 +17,8 @@ from scalescope.diagnose.network import (
 from tests.builders.facts import ON_GPUS, make_curve, make_facts
 
 SIZE = 1 << 26  # a point of every curve here
+PCIE = Expected(bytes_per_s=12e9, path="PCIe 3 ×16", source="somewhere")
+CURVE = Expected(bytes_per_s=12e9, path="8×H200 SXM", source="somewhere", slow_factor=3.0)
 
 
 def exchanging(
@@ -43,14 +45,14 @@ def exchanging(
 def test_the_rate_is_bus_bandwidth() -> None:
     assert rate_of(exchanging(latency_s=0.0)) == pytest.approx(1e9)
     assert rate_of(exchanging(latency_s=0.0, ranks=4)) == pytest.approx(1.5e9)
-
-
-def test_a_hook_halves_the_bytes_and_not_the_rate() -> None:
     assert rate_of(exchanging(latency_s=0.0, changes={"comm_hook": "fp16"})) == pytest.approx(1e9, rel=1e-3)
-
-
-PCIE = Expected(bytes_per_s=12e9, path="PCIe 3 ×16", source="somewhere")
-CURVE = Expected(bytes_per_s=12e9, path="8×H200 SXM", source="somewhere", slow_factor=3.0)
+    assert of_the_expected(exchanging(3e9, latency_s=0.0, expected=PCIE)) == (
+        ", 25 % of what PCIe 3 ×16 should carry"
+    )
+    assert of_the_expected(exchanging(1.2e10, latency_s=0.0, expected=PCIE)) == (
+        ", what PCIe 3 ×16 should carry"
+    )
+    assert of_the_expected(exchanging(3e9)) == ""
 
 
 @pytest.mark.parametrize(
@@ -71,14 +73,6 @@ def test_a_network_is_slow_far_below_what_its_hardware_should_deliver(
     assert is_slow_network(exchanging(bytes_per_s, changes=ON_GPUS, expected=expected)) is slow
 
 
-def test_a_link_that_was_slowed_on_purpose_is_slow_where_it_decides() -> None:
-    link = Expected(bytes_per_s=12.5e6, path="the link of 100mbit", source="the emulated link")
-    shaped = exchanging(12e6, changes={"link": "100mbit"}, expected=link)
-    assert is_slow_network(shaped) and is_bound_by_network(shaped)
-    fast = Expected(bytes_per_s=1.25e10, path="the link of 100gbit", source="the emulated link")
-    assert is_slow_network(exchanging(1e9, changes={"link": "100gbit"}, expected=fast)) is None
-
-
 @pytest.mark.parametrize(
     ("bytes_per_s", "expected", "bound"),
     [(1e9, LOOPBACK, False), (1.2e8, LOOPBACK, True), (1.2e8, PCIE, True), (1.2e8, None, True)],
@@ -93,6 +87,11 @@ def test_where_nothing_is_known_an_exchange_that_no_batch_could_hide_comes_first
 def test_a_network_that_delivers_what_it_should_does_not_come_first() -> None:
     usual = Expected(bytes_per_s=1.2e8, path="a network", source="somewhere")
     assert not is_bound_by_network(exchanging(1.2e8, expected=usual))
+    link = Expected(bytes_per_s=12.5e6, path="the link of 100mbit", source="the emulated link")
+    shaped = exchanging(12e6, changes={"link": "100mbit"}, expected=link)
+    assert is_slow_network(shaped) and is_bound_by_network(shaped)
+    fast = Expected(bytes_per_s=1.25e10, path="the link of 100gbit", source="the emulated link")
+    assert is_slow_network(exchanging(1e9, changes={"link": "100gbit"}, expected=fast)) is None
 
 
 @pytest.mark.parametrize(("step_s", "enough"), [(0.05 + 0.19, False), (0.05 + 0.21, True)])
@@ -102,30 +101,14 @@ def test_work_is_enough_at_three_times_the_exchange_however_long_both_are(
     """An exchange of 67 ms, and the same a thousand times shorter."""
     assert has_enough_work(exchanging(1e9, step_s=step_s)) is enough
     short = make_facts(
-        {COMMUNICATION: 0.05e-3},
-        step_s=step_s / 1e3,
-        curve=make_curve(1e-8, 1e12),
-        gradient_bytes=SIZE,
+        {COMMUNICATION: 0.05e-3}, step_s=step_s / 1e3, curve=make_curve(1e-8, 1e12), gradient_bytes=SIZE
     )
     assert has_enough_work(short) is enough
     assert has_enough_work(make_facts()) is None
 
 
-def test_exchanges_that_only_pay_for_their_start_do_not_make_a_network_slow() -> None:
-    facts = exchanging(latency_s=0.01, size=1 << 12)
-    assert is_latency(facts)
-    assert not is_slow_network(facts)
-
-
-def test_an_unmeasured_network_is_not_slow() -> None:
-    facts = make_facts()
-    assert not is_slow_network(facts) and not is_slow_to_start(facts) and not is_latency(facts)
-    assert not is_bound_by_network(facts)
-
-
 @pytest.mark.parametrize(
-    ("latency_s", "changes", "slow"),
-    [(2e-4, ON_GPUS, False), (3e-4, ON_GPUS, True), (1.0, {}, False)],
+    ("latency_s", "changes", "slow"), [(2e-4, ON_GPUS, False), (3e-4, ON_GPUS, True), (1.0, {}, False)]
 )
 def test_gpus_are_slow_to_start_three_times_above_published_systems_and_gloo_is_not_judged(
     latency_s: float, changes: dict[str, object], slow: bool
@@ -133,30 +116,23 @@ def test_gpus_are_slow_to_start_three_times_above_published_systems_and_gloo_is_
     assert is_slow_to_start(exchanging(latency_s=latency_s, changes=changes)) is slow
 
 
-def test_it_is_latency_for_each_bucket_and_not_for_all_together() -> None:
+def test_it_is_latency_for_each_bucket_and_a_few_packets_never_wait_for_bandwidth() -> None:
     buckets = (1 << 12,) * 10
     many = make_facts(curve=make_curve(1e-3, 1e9), gradient_bytes=sum(buckets), bucket_bytes=buckets)
     assert many.exchange_s == pytest.approx(10 * 1e-3, rel=0.01)
     assert is_latency(many)
+    slow = exchanging(1e6, latency_s=1e-5, size=12_000)
+    assert is_latency(slow) and not is_slow_network(slow)
+    assert not is_latency(exchanging(1e6, latency_s=1e-5, size=1 << 20))
+    facts = exchanging(latency_s=0.01, size=1 << 12)
+    assert is_latency(facts)
+    assert not is_slow_network(facts)
 
 
 def test_without_a_curve_only_gpus_have_a_latency_that_was_published() -> None:
     assert is_latency(make_facts({COMMUNICATION: 0.002}, step_s=0.01)) is None
     assert is_latency(make_facts({COMMUNICATION: 2e-4}, step_s=1e-3, changes=ON_GPUS)) is True
     assert is_latency(make_facts({COMMUNICATION: 3e-4}, step_s=1e-3, changes=ON_GPUS)) is False
-
-
-def test_the_rate_is_shown_as_a_share_of_the_path_or_not_at_all() -> None:
-    assert of_the_expected(exchanging(3e9, latency_s=0.0, expected=PCIE)) == (
-        ", 25 % of what PCIe 3 ×16 should carry"
-    )
-    assert of_the_expected(exchanging(1.2e10, latency_s=0.0, expected=PCIE)) == (
-        ", what PCIe 3 ×16 should carry"
-    )
-    assert of_the_expected(exchanging(3e9)) == ""
-
-
-def test_a_few_packets_never_wait_for_bandwidth() -> None:
-    slow = exchanging(1e6, latency_s=1e-5, size=12_000)
-    assert is_latency(slow) and not is_slow_network(slow)
-    assert not is_latency(exchanging(1e6, latency_s=1e-5, size=1 << 20))
+    facts = make_facts()
+    assert not is_slow_network(facts) and not is_slow_to_start(facts) and not is_latency(facts)
+    assert not is_bound_by_network(facts)

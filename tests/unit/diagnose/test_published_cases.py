@@ -99,16 +99,13 @@ def on_two_nodes(step_s: float, environment: dict[str, Any]) -> Diagnosis:
     )
 
 
-def test_two_nodes_far_below_their_cards_have_a_slow_network() -> None:
+def test_two_nodes_far_below_their_cards_have_a_slow_network_if_their_links_are_known() -> None:
     known_links = environment_of({"a": dgx_h100(2), "b": dgx_h100(2)})
     slow = on_two_nodes(0.110, known_links).findings[0]  # 6 GB/s over 800 Gbit/s
     assert slow.rule == "network slower than its hardware"
     assert "2 cards" in slow.claim and "topo.h" in slow.claim
     usual = on_two_nodes(0.018, known_links)  # 75 GB/s
     assert "network slower than its hardware" not in {finding.rule for finding in usual.findings}
-
-
-def test_a_node_without_a_topology_leaves_the_network_unjudged() -> None:
     diagnosis = on_two_nodes(0.110, environment_of({"a": dgx_h100(2), "b": None}))
     assert "network slower than its hardware" not in {finding.rule for finding in diagnosis.findings}
     (unknown,) = [

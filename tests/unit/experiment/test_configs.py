@@ -48,15 +48,3 @@ def test_four_ranks_do_the_same_job_as_one(name: str, data_dir: Path) -> None:
     assert single.samples_per_step == four.samples_per_step
     differ = {key for key, value in single.settings.items() if four.settings[key] != value}
     assert differ == {"world_size", "strategy", "threads_per_rank"}
-
-
-def test_the_known_case_is_that_of_the_published_measurement(data_dir: Path) -> None:
-    trials = trials_of(config("mlp_v100"), data_dir)
-    assert {(trial.world_size, trial.rank_batch_size) for trial in trials} == {
-        (1, 256),
-        (2, 256),
-        (1, 4096),
-        (2, 4096),
-    }
-    widths = {name: trials[0].settings[name] for name in ("input_dim", "hidden_dim", "num_layers")}
-    assert widths == {"input_dim": 4096, "hidden_dim": 4096, "num_layers": 3}

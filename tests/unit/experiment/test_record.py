@@ -129,7 +129,7 @@ def given_one(benchmark: str, name: str, *texts: str) -> tuple[str, Entries]:
 @example(given_one("train", "name", "0777"))
 @example(given_one("train", "link", "1:100mbit,0:1gbit", "2.5gbit", "none"))
 @example(given_one("comm", "max_bytes", "64K", "1GiB", "8"))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=30)
 def test_a_request_survives_its_file(
     tmp_path_factory: pytest.TempPathFactory, asking: tuple[str, Entries]
 ) -> None:
@@ -150,11 +150,8 @@ def test_a_request_survives_its_file(
 @pytest.mark.parametrize(
     "texts",
     [
-        {},
         {"world_size": "1,2", "batch_size": "8,16"},
-        {"world_size": "1,2", "global_batch_size": "64"},
         {"global_batch_size": "none,64"},
-        {"world_size": "2", "bucket_cap_mb": "none"},
         {"world_size": "2", "bucket_cap_mb": "none,1e-3", "static_graph": "false,true"},
         {"device": "auto,cpu"},
         {"strategy": "auto,ddp", "world_size": "1,2"},

@@ -69,27 +69,20 @@ def test_each_workload_of_a_sweep_keeps_its_own_defaults(custom_workload: str) -
     assert [trial.settings["batch_size"] for trial in trials] == [256, 32, 32]
 
 
-def test_a_workloads_batch_depends_on_the_device() -> None:
+def test_a_workloads_batch_depends_on_the_device_and_its_depth_is_one_of_some() -> None:
     (trial,) = expand(ask(workload="cnn"), with_gpus(1)).trials
     wished = ("batch_size", "image_size", "channels", "depth", "num_classes")
     assert [trial.settings[name] for name in wished] == [256, 224, 64, 50, None]
-
-
-def test_a_depth_of_no_resnet_is_refused() -> None:
     with pytest.raises(BadInput, match=r"^depth must be one of .* got 49; the nearest is 50$"):
         _trial(workload="cnn", depth="49")
 
 
-@pytest.mark.parametrize(("workload", "data"), [("mlp", "own"), ("cnn", "ag_news"), ("paced", "own")])
-def test_data_that_a_workload_cannot_read_is_refused(workload: str, data: str) -> None:
-    hint = "; --workload transformer can use ag_news" if data == "ag_news" else ""
-    with pytest.raises(
-        BadInput, match=rf"^workload {workload} cannot use data {data}; it can use synthetic{hint}$"
-    ):
-        _trial(workload=workload, data=data)
-
-
-def test_a_custom_workload_uses_its_own_data(custom_workload: str) -> None:
+def test_data_that_a_workload_cannot_read_is_refused(custom_workload: str) -> None:
+    hint = "--workload transformer can use ag_news"
+    with pytest.raises(BadInput, match=rf"^workload cnn cannot use data ag_news; .* synthetic; {hint}$"):
+        _trial(workload="cnn", data="ag_news")
+    with pytest.raises(BadInput, match=r"^workload mlp cannot use data own; it can use synthetic$"):
+        _trial(workload="mlp", data="own")
     with pytest.raises(BadInput, match=r"cannot use data synthetic; it can use own$"):
         _trial(workload=custom_workload, data="synthetic")
 
@@ -126,13 +119,10 @@ def test_a_run_from_before_accumulation_has_one_batch_a_step() -> None:
     assert older.trial_id == trial.trial_id
 
 
-@pytest.mark.parametrize(("total", "near"), [("50", 48), ("5", 6)])
-def test_a_global_batch_divides_over_ranks_and_accumulation_steps(total: str, near: int) -> None:
-    over = r"2 ranks × 3 accumulation steps"
-    with pytest.raises(
-        BadInput, match=rf"^global_batch_size must be divisible by {over}, got {total}; use {near}$"
-    ):
-        _trial(world_size="2", global_batch_size=total, accumulation_steps="3")
+def test_a_global_batch_divides_over_ranks_and_accumulation_steps() -> None:
+    message = r"^global_batch_size must be divisible by 2 ranks × 3 accumulation steps, got 50; use 48$"
+    with pytest.raises(BadInput, match=message):
+        _trial(world_size="2", global_batch_size="50", accumulation_steps="3")
 
 
 @pytest.mark.parametrize(
@@ -155,13 +145,10 @@ def test_ranks_stand_in_only_where_there_are_more_than_cores(
     assert (trial.trial_id == unasked.trial_id) is not stands_in
 
 
-def test_a_gpu_needs_no_stand_in() -> None:
+def test_neither_a_gpu_nor_one_rank_alone_needs_a_stand_in() -> None:
     machine = with_gpus(4, cores=2)
     (trial,) = expand(ask(world_size="4", stand_in="true"), machine).trials
     assert trial.settings["stand_in"] is False
-
-
-def test_one_rank_alone_computes() -> None:
     assert _trial(world_size="4", stand_in="true").on_one_rank().settings["stand_in"] is False
 
 
@@ -170,20 +157,11 @@ def test_all_steps_of_an_epoch_are_counted_by_the_ranks(custom_workload: str) ->
     assert trial.settings["steps_per_epoch"] is None
     assert trial.steps == 0
     assert _trial(workload=custom_workload, steps_per_epoch="10", epochs="3").steps == 30
-
-
-def test_all_steps_of_data_without_an_end_are_refused() -> None:
     with pytest.raises(BadInput, match=r"^steps_per_epoch all: synthetic data has no end; give a number$"):
         _trial(steps_per_epoch="all")
 
 
-def test_how_long_a_launch_measures_does_not_make_another_trial() -> None:
-    short, long = _trial(window="1"), _trial(window="20", min_steps="50")
-    assert (short.settings["window"], long.settings["window"]) == (1.0, 20.0)
-    assert short.trial_id == long.trial_id
-
-
-def test_by_default_a_launch_measures_for_a_time() -> None:
+def test_by_default_a_launch_measures_for_a_time_which_makes_no_other_trial() -> None:
     trial = _trial()
     assert _of(trial, ("steps_per_epoch", "window", "min_steps")) == {
         "steps_per_epoch": "auto",
@@ -191,6 +169,9 @@ def test_by_default_a_launch_measures_for_a_time() -> None:
         "min_steps": 5,
     }
     assert trial.steps == 0
+    short, long = _trial(window="1"), _trial(window="20", min_steps="50")
+    assert (short.settings["window"], long.settings["window"]) == (1.0, 20.0)
+    assert short.trial_id == long.trial_id
 
 
 @pytest.mark.parametrize(
@@ -214,19 +195,16 @@ def test_fsdp_leaves_it_to_pytorch_what_the_root_frees() -> None:
     assert identity(freeing.settings)["reshard_after_forward"] is True
 
 
-@pytest.mark.parametrize("counted", [{"steps_per_epoch": "50"}, {"epochs": "2"}])
-def test_soaking_needs_a_window(counted: dict[str, str]) -> None:
+def test_soaking_needs_a_window() -> None:
     assert _trial(soak="60s").soak_s == 60.0
-    with pytest.raises(BadInput, match="soak cannot be used with a number of steps"):
-        _trial(soak="60s", **counted)
+    for counted in ({"steps_per_epoch": "50"}, {"epochs": "2"}):
+        with pytest.raises(BadInput, match="soak cannot be used with a number of steps"):
+            _trial(soak="60s", **counted)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "scratch_ddp", "fsdp", "zero1"])
-def test_these_strategies_can_do_without_communication(strategy: str) -> None:
-    silent = without_communication(_trial(strategy=strategy, world_size="2"))
-    assert silent is not None and has_ablation(silent, NO_COMM)
-
-
-def test_ddp_that_looks_for_unused_parameters_cannot() -> None:
+def test_strategies_can_do_without_communication_unless_ddp_looks_for_unused_parameters() -> None:
+    for strategy in ("ddp", "scratch_ddp", "fsdp", "zero1"):
+        silent = without_communication(_trial(strategy=strategy, world_size="2"))
+        assert silent is not None and has_ablation(silent, NO_COMM)
     looking = _trial(world_size="2", find_unused_parameters="true", static_graph="false")
     assert without_communication(looking) is None

@@ -1,17 +1,15 @@
-"""A trial's identity: what distinguishes trials, and what must never change it."""
+"""A trial's identity: what distinguishes trials, what must never change it, and which are the same job."""
 
 import dataclasses
-import re
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.strategies.ddp import Ddp
 from scalescope.experiment.expand import expand
 from scalescope.experiment.identity import identity
+from scalescope.experiment.same_job import BATCH, LENGTH, job_key
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES
 from tests.builders.requests import ask
@@ -63,66 +61,29 @@ OTHER = {
 }
 
 
-def test_the_identity_of_a_fixed_trial_never_changes() -> None:
-    """A new id here orphans every result measured so far; a new setting needs a neutral value instead."""
-    assert Trial(settings=FIXED).trial_id == "946eaa595a25"
-
-
 def test_neutral_values_are_left_out() -> None:
     assert identity(FIXED) == {name: value for name, value in FIXED.items() if name not in NEUTRAL}
 
 
-@pytest.mark.parametrize("name", NEUTRAL)
-def test_a_run_from_before_a_setting_existed_keeps_its_identity(name: str) -> None:
-    older = {key: value for key, value in FIXED.items() if key != name}
-    assert Trial(settings=older).trial_id == Trial(settings=FIXED).trial_id
-
-
-@pytest.mark.parametrize("name", OTHER)
-def test_a_value_that_is_not_neutral_counts(name: str) -> None:
+def test_only_values_that_are_not_neutral_count() -> None:
+    """Every other setting counts, also at its default: else a changed default would give an old result a new
+    meaning."""
     trial = Trial(settings=FIXED)
-    assert trial.replace(**{name: OTHER[name]}).trial_id != trial.trial_id
+    for name in NEUTRAL:
+        assert (
+            Trial(settings={key: value for key, value in FIXED.items() if key != name}).trial_id
+            == trial.trial_id
+        )
+        assert trial.replace(**{name: OTHER[name]}).trial_id != trial.trial_id
+    for name in (*sorted(set(FIXED) - set(NEUTRAL) - {"benchmark"}), "from_the_future"):
+        assert trial.replace(**{name: "another"}).trial_id != trial.trial_id
 
 
-@pytest.mark.parametrize("name", sorted(set(FIXED) - set(NEUTRAL) - {"benchmark"}))
-def test_every_other_setting_counts(name: str) -> None:
+def test_the_order_of_settings_and_variables_does_not_count() -> None:
     trial = Trial(settings=FIXED)
-    assert trial.replace(**{name: "another"}).trial_id != trial.trial_id
-
-
-def test_a_default_counts_although_it_is_the_default() -> None:
-    """Otherwise a changed default would give an old result a new meaning."""
-    assert identity(FIXED)["optimizer"] == "sgd"
-    assert identity(FIXED)["seed"] == 0
-
-
-def test_a_setting_this_version_does_not_know_counts() -> None:
-    trial = Trial(settings=FIXED)
-    assert trial.replace(from_the_future=1).trial_id != trial.trial_id
-
-
-@given(st.permutations(sorted(FIXED)))
-def test_the_order_of_settings_does_not_count(names: list[str]) -> None:
-    shuffled = Trial(settings={name: FIXED[name] for name in names})
-    assert shuffled.trial_id == Trial(settings=FIXED).trial_id
-
-
-def test_the_order_of_variables_does_not_count() -> None:
-    trial = Trial(settings=FIXED)
+    assert Trial(settings=dict(reversed(FIXED.items()))).trial_id == trial.trial_id
     in_order, other = {"A": "1", "B": "2"}, {"B": "2", "A": "1"}
     assert trial.replace(env=in_order).trial_id == trial.replace(env=other).trial_id
-
-
-def test_an_id_is_fit_for_a_file_name() -> None:
-    assert re.fullmatch("[0-9a-f]{12}", Trial(settings=FIXED).trial_id)
-
-
-def test_the_batch_of_a_rank() -> None:
-    weak = Trial(settings=FIXED)
-    strong = weak.replace(batch_size=None, global_batch_size=64)
-    assert (weak.mode, weak.rank_batch_size) == ("weak", 32)
-    assert (strong.mode, strong.rank_batch_size) == ("strong", 32)
-    assert strong.replace(world_size=4).rank_batch_size == 16
 
 
 def test_a_trial_on_one_rank_does_not_share_its_device() -> None:
@@ -159,17 +120,9 @@ def test_a_run_from_before_a_setting_existed_has_its_neutral_value() -> None:
     assert older.options(Placement).link is None
     assert older.options(Placement).oversubscribe is False
     assert older.trial_id == trial.trial_id
-
-
-def test_a_value_that_is_there_goes_before_the_neutral_one() -> None:
-    (trial,) = expand(ask(world_size="2", link="1gbit"), TWO_CORES).trials
-    assert trial.options(Placement).link == "1gbit"
-    (plain,) = expand(ask(world_size="2"), TWO_CORES).trials
-    assert trial.trial_id != plain.trial_id
-
-
-def test_a_setting_that_every_run_recorded_must_be_there() -> None:
-    (trial,) = expand(ask(), TWO_CORES).trials
+    linked = trial.replace(link="1gbit")
+    assert linked.options(Placement).link == "1gbit"
+    assert linked.trial_id != trial.trial_id
     broken = Trial(settings={name: value for name, value in trial.settings.items() if name != "seed"})
     with pytest.raises(KeyError, match="seed"):
         broken.options(Placement)
@@ -207,3 +160,34 @@ def test_an_ablation_is_named_and_keeps_the_id_of_the_first_version(
 def test_renamed_values_keep_the_id_of_the_first_version(setting: dict[str, str], trial_id: str) -> None:
     placed = {"benchmark": "comm", "world_size": 4, "dtype": "float32", "device": "cuda", "backend": "nccl"}
     assert Trial(settings={**placed, **setting}).trial_id == trial_id
+
+
+# the same job
+
+
+SETTINGS = {"benchmark": "train", "batch_size": 8, "global_batch_size": None, "epochs": 1, "lr": 0.1}
+
+
+def test_two_trials_are_one_job_where_only_ignored_settings_differ() -> None:
+    trial = Trial(settings=SETTINGS)
+    larger = trial.replace(batch_size=16)
+    assert job_key(trial) != job_key(larger)
+    assert job_key(trial, ignoring=BATCH) == job_key(larger, ignoring=BATCH)
+    assert job_key(trial, ignoring=LENGTH) != job_key(larger, ignoring=LENGTH)
+    trial = Trial(settings=SETTINGS)
+    assert job_key(trial.replace(accumulation_steps=1)) == job_key(trial)
+    assert job_key(trial.replace(accumulation_steps=2)) != job_key(trial)
+    assert job_key(Trial(settings=SETTINGS)) == job_key(Trial(settings=dict(reversed(SETTINGS.items()))))
+
+
+def test_a_workload_s_file_counts_by_its_name_and_function() -> None:
+    here, there, other = (
+        job_key(Trial(settings={**SETTINGS, "workload": workload}))
+        for workload in (
+            "jobs/my model.py:build",
+            "/home/me/jobs/my model.py:build",
+            "jobs/my model.py:large",
+        )
+    )
+    assert here == there
+    assert here != other

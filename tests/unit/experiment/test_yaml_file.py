@@ -47,6 +47,8 @@ def test_scalars_and_lists_are_kept_as_text(tmp_path: Path) -> None:
         "budget": ["1:30"],
         "strategy": ["ddp"],
     }
+    assert texts(read(tmp_path, b"\xef\xbb\xbfepochs: 3\r\nseed: 1\r\n")) == {"epochs": ["3"], "seed": ["1"]}
+    assert texts(read(tmp_path, "name: 'no'\nworkload: \"mlp\"\n")) == {"name": ["no"], "workload": ["mlp"]}
 
 
 def test_every_value_knows_its_file_line_and_key(tmp_path: Path) -> None:
@@ -58,23 +60,12 @@ def test_every_value_knows_its_file_line_and_key(tmp_path: Path) -> None:
     ]
 
 
-def test_groups_only_order_the_file(tmp_path: Path) -> None:
+def test_groups_only_order_the_file_and_env_is_a_mapping_of_names(tmp_path: Path) -> None:
     grouped = "model:\n  hidden_dim: 8\ntraining:\n  epochs: [1, 2]\ndata: {seed: 3}\nworld_size: 2\n"
     flat = "hidden_dim: 8\nepochs: [1, 2]\nseed: 3\nworld_size: 2\n"
     assert texts(read(tmp_path, grouped)) == texts(read(tmp_path, flat))
-
-
-def test_env_is_a_mapping_of_names(tmp_path: Path) -> None:
     entries = read(tmp_path, "env:\n  NCCL_ALGO: [Ring, Tree]\n  EMPTY: ''\n  model: x\n")
     assert texts(entries) == {"env.NCCL_ALGO": ["Ring", "Tree"], "env.EMPTY": [""], "env.model": ["x"]}
-
-
-def test_a_byte_order_mark_and_windows_line_ends_are_no_problem(tmp_path: Path) -> None:
-    assert texts(read(tmp_path, b"\xef\xbb\xbfepochs: 3\r\nseed: 1\r\n")) == {"epochs": ["3"], "seed": ["1"]}
-
-
-def test_quotes_are_no_part_of_a_value(tmp_path: Path) -> None:
-    assert texts(read(tmp_path, "name: 'no'\nworkload: \"mlp\"\n")) == {"name": ["no"], "workload": ["mlp"]}
 
 
 NESTED_BLOCKS = "".join(f"{' ' * depth}model:\n" for depth in range(1000))
@@ -87,29 +78,18 @@ BAD_FILES: dict[str, tuple[str | bytes, str]] = {
     "malformed colon": ("epochs: 1\nseed: 1: 2\n", r"e.yaml:2: not valid YAML: .+"),
     "tab indent": ("model:\n\thidden_dim: 8\n", r"e.yaml:2: not valid YAML: found character '\\t' .+"),
     "empty": ("", r"e.yaml: the file is empty; expected lines such as 'world_size: \[1, 2\]'"),
-    "comments alone": ("# nothing\n", r"e.yaml: the file is empty; .+"),
     "empty mapping": ("{}\n", r"e.yaml: the file contains no settings"),
-    "empty group": ("model: {}\n", r"e.yaml: the file contains no settings"),
     "null root": ("null\n", r"e.yaml:1: expected 'key: value' lines at the top level"),
-    "scalar root": ("hello\n", r"e.yaml:1: expected 'key: value' lines at the top level"),
     "list root": ("\n- 1\n- 2\n", r"e.yaml:2: expected 'key: value' lines at the top level"),
     "not UTF-8": (b"name: caf\xe9\n", r"e.yaml: not UTF-8 text \(byte 9\)"),
-    "UTF-16": ("name: x\n".encode("utf-16"), r"e.yaml: not UTF-8 text \(byte 0\)"),
     "control character": ("name: a\0b\n", r"e.yaml: not valid YAML: unacceptable character #x0000.*"),
-    "unknown key": (
-        "epochs: 1\nbatchsize: 3\n",
-        r"e.yaml:2: unknown key batchsize; did you mean batch_size\?",
-    ),
     "unknown key in a group": (
         "model:\n  hiden_dim: 3\n",
         r"e.yaml:2: unknown key hiden_dim; did you mean hidden_dim\?",
     ),
-    "unknown run option": ("repeat: 3\n", r"e.yaml:1: unknown key repeat; did you mean repeats\?"),
-    "unknown key far from all": ("zzz: 3\n", r"e.yaml:1: unknown key zzz"),
     "unknown key with a colon": ("'a:b': 3\n", r"e.yaml:1: unknown key a:b"),
     "empty key": ("'': 3\n", r"e.yaml:1: unknown key ''"),
     "internal key": ("ablation: none\n", r"e.yaml:1: unknown key ablation"),
-    "nearly an internal key": ("ablatio: none\n", r"e.yaml:1: unknown key ablatio"),
     "unknown group": (
         "modle:\n  epochs: 1\n",
         r"e.yaml:1: modle: only model, training, data, env, vary may contain keys",
@@ -118,7 +98,6 @@ BAD_FILES: dict[str, tuple[str | bytes, str]] = {
     "mapping in env": ("env:\n  A:\n    b: 1\n", r"e.yaml:2: A: only model, .+"),
     "merge key": ("<<: {epochs: 1}\n", r"e.yaml:1: <<: only model, .+"),
     "scalar as group": ("model: mlp\n", r"e.yaml:1: model: expected 'key: value' lines below it"),
-    "list as env": ("env: [A=1]\n", r"e.yaml:1: env: expected 'key: value' lines below it"),
     "duplicate key": (
         "seed: 1\nepochs: 1\nseed: 2\n",
         r"e.yaml:3: seed: given twice \(first at .*e.yaml:1: seed\)",
@@ -127,14 +106,11 @@ BAD_FILES: dict[str, tuple[str | bytes, str]] = {
         "seed: 1\ndata:\n  seed: 2\n",
         r"e.yaml:3: seed: given twice \(first at .+\)",
     ),
-    "duplicate env name": ("env:\n  A: 1\n  A: 2\n", r"e.yaml:3: A: given twice \(first at .+\)"),
     "duplicate group": ("model: {hidden_dim: 8}\nmodel: {num_layers: 2}\n", r"e.yaml:2: model: given twice"),
     "python object": (
         "name: !!python/object/apply:os.system ['true']\n",
         r"e.yaml:1: tags \('.*os.system'\) are not allowed",
     ),
-    "harmless tag": ("name: !!str no\n", r"e.yaml:1: tags \(.+\) are not allowed"),
-    "tag on the root": ("!!map\nname: x\n", r"e.yaml:1: tags \(.+\) are not allowed"),
     "escape codes in a tag": ("name: !%1B%5B31m%0Ax 3\n", r"e.yaml:1: tags \(.+\) are not allowed"),
     "alias bomb": (ALIAS_BOMB, r"e.yaml:1: anchors and aliases are not allowed"),
     "alias": ("name: *x\n", r"e.yaml:1: anchors and aliases are not allowed"),
@@ -142,12 +118,8 @@ BAD_FILES: dict[str, tuple[str | bytes, str]] = {
         "seed: " + "[" * 5000 + "]" * 5000,
         r"e.yaml:1: seed: a list may contain plain values only",
     ),
-    "deep root list": ("[" * 5000, r"e.yaml:1: expected 'key: value' lines at the top level"),
+    "deep root list": ("[" * 500, r"e.yaml:1: expected 'key: value' lines at the top level"),
     "deep mappings": ("{model: " * 5000, r"e.yaml:1: model: only model, .+"),
-    "deep block lists": (
-        "seed:\n" + "- " * 5000 + "x\n",
-        r"e.yaml:2: seed: a list may contain plain values only",
-    ),
     "deep blocks": (NESTED_BLOCKS, r"e.yaml:2: model: only model, .+"),
     "list as key": ("? [1, 2]\n: 3\n", r"e.yaml:1: expected a plain word as key"),
     "mapping in a list": ("seed:\n- a: 1\n", r"e.yaml:2: seed: a list may contain plain values only"),
@@ -157,64 +129,17 @@ BAD_FILES: dict[str, tuple[str | bytes, str]] = {
     "empty list": ("epochs: 1\nseed: []\n", r"e.yaml:2: seed: the list is empty"),
     "duplicate values": ("seed:\n- 1\n- 2\n- 1e0\n", r"e.yaml:4: seed: 1 is given twice"),
     "escape codes in a key": ('"\\e[31m\\nx":\n', r"e.yaml:1: '\\x1b\[31m\\nx': has no value"),
-    "escape codes in an unknown key": ('"\\e[31m\\nx": 1\n', r"e.yaml:1: unknown key '\\x1b\[31m\\nx'"),
     "no such character": ('name: "\\U00110000"\n', r"e.yaml: not valid YAML: .+"),
-    "far too large character": ('name: "\\UFFFFFFFF"\n', r"e.yaml: not valid YAML: .+"),
     "endless YAML version": (f"%YAML 1.{'9' * 5000}\n---\nseed: 1\n", r"e.yaml: not valid YAML: .+"),
     "other YAML version": ("%YAML 2.0\n---\nseed: 1\n", r"e.yaml:1: not valid YAML: .+"),
     "wrong type: word": ("epochs: many\n", r"e.yaml:1: epochs: expected a whole number, got 'many'"),
-    "wrong type: fraction": ("epochs: 1.5\n", r"e.yaml:1: epochs: expected a whole number, got '1.5'"),
-    "wrong type: no": ("epochs: no\n", r"e.yaml:1: epochs: expected a whole number, got 'no'"),
-    "wrong type: octal": ("epochs: 0777\n", r"e.yaml:1: epochs: expected a whole number, got '0777'"),
-    "wrong type: sexagesimal": ("epochs: 1:30\n", r"e.yaml:1: epochs: expected a whole number, got '1:30'"),
-    "wrong type: number for a switch": (
-        "static_graph: 1\n",
-        r"e.yaml:1: static_graph: expected true or false, got '1'",
-    ),
-    "null for a number": ("epochs: null\n", r"e.yaml:1: epochs: expected a whole number, got 'null'"),
-    "nan": ("lr: .nan\n", r"e.yaml:1: lr: expected a finite number, got '.nan'"),
-    "inf": ("lr: .inf\n", r"e.yaml:1: lr: expected a finite number, got '.inf'"),
-    "negative": ("batch_size: -1\n", r"e.yaml:1: batch_size: must be at least 1, got -1"),
-    "zero steps": ("steps_per_epoch: 0\n", r"e.yaml:1: steps_per_epoch: must be at least 1, got 0"),
-    "zero batch": ("batch_size: 0\n", r"e.yaml:1: batch_size: must be at least 1, got 0"),
     "zero ranks": ("world_size: [1, 0]\n", r"e.yaml:1: world_size: must be at least 1, got 0"),
-    "a million ranks": (
-        "world_size: 1000000\n",
-        r"e.yaml:1: world_size: must be at most 65536, got 1000000",
-    ),
-    "huge batch": (
-        "batch_size: 1e18\n",
-        r"e.yaml:1: batch_size: must be at most 2147483648, got 1e\+18",
-    ),
-    "endless integer": (
-        "seed: " + "9" * 5000 + "\n",
-        r"e.yaml:1: seed: a value has at most 4096 characters, got 5000",
-    ),
     "list for the run": ("repeats: [1, 2]\n", r"e.yaml:1: repeats: expected one value, got 2"),
-    "unknown backend": (
-        "backend: ncll\n",
-        r"e.yaml:1: backend: must be one of .+, got 'ncll'; did you mean nccl\?",
-    ),
-    "unknown workload": (
-        "seed: 1\nworkload: mpl\n",
-        r"e.yaml:2: workload: unknown workload 'mpl'; .+ did you mean mlp\?",
-    ),
     "unknown strategy": (
         "strategy:\n- auto\n- dpp\n",
         r"e.yaml:3: strategy: unknown strategy 'dpp'; .+ did you mean ddp\?",
     ),
-    "no batch": (
-        "batch_size: [8, none]\n",
-        r"e.yaml:1: batch_size: batch_size must be a positive integer, got none",
-    ),
-    "both batches": (
-        "batch_size: 8\nglobal_batch_size: 8\n",
-        r"e.yaml:2: global_batch_size: give batch_size .+ not both",
-    ),
-    "too large": (
-        "# " + "x" * (1 << 20) + "\nseed: 1\n",
-        r"e.yaml: .* at most 1048576 bytes, got \d+",
-    ),
+    "too large": ("# " + "x" * (1 << 20) + "\nseed: 1\n", r"e.yaml: .* at most 1048576 bytes, got \d+"),
 }
 
 
@@ -224,19 +149,13 @@ def test_a_bad_file_is_refused_in_one_line(tmp_path: Path, content: str | bytes,
     assert re.fullmatch(expected, message), message
 
 
-def test_a_directory_is_no_experiment_file(tmp_path: Path) -> None:
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=rf"^{re.escape(str(tmp_path))}: not a regular file$"):
         read_experiment_file(tmp_path)
-
-
-def test_a_fifo_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "fifo.yaml"
     os.mkfifo(path)
     with pytest.raises(BadInput, match=rf"^{re.escape(str(path))}: not a regular file$"):
         read_experiment_file(path)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "none.yaml"
     with pytest.raises(BadInput, match=rf"^{re.escape(str(path))}: No such file or directory$"):
         read_experiment_file(path)
@@ -255,16 +174,16 @@ def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
         read_experiment_file(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"), [("seed", "seed"), ("", "''"), ("a\nb", r"'a\nb'"), ("x" * 61, "'" + "x" * 59)]
-)
-def test_keys_are_shown_on_one_short_line(name: str, shown: str) -> None:
-    assert shown_key(name) == shown
+def test_keys_are_shown_on_one_short_line() -> None:
+    names = {"seed": "seed", "": "''", "a\nb": r"'a\nb'", "x" * 61: "'" + "x" * 59}
+    assert {name: shown_key(name) for name in names} == names
 
 
-def test_data_is_a_setting_where_it_has_a_value(tmp_path: Path) -> None:
+def test_data_is_a_setting_where_it_has_a_value_and_a_name_the_models_below_model(tmp_path: Path) -> None:
     assert texts(read(tmp_path, "data: ag_news\n")) == {"data": ["ag_news"]}
     assert texts(read(tmp_path, "data: [synthetic, ag_news]\n")) == {"data": ["synthetic", "ag_news"]}
+    entries = read(tmp_path, "name: mine\nmodel:\n  name: mlp\nenv:\n  name: x\n")
+    assert texts(entries) == {"name": ["mine"], "workload": ["mlp"], "env.name": ["x"]}
 
 
 @pytest.mark.parametrize("key", ["data", "name"])
@@ -274,34 +193,23 @@ def test_data_is_a_heading_where_lines_stand_below_it(tmp_path: Path, key: str) 
     assert entries["data"][0].origin == f"{tmp_path}/e.yaml:2: data"
 
 
-def test_a_name_is_the_models_below_model_and_the_runs_elsewhere(tmp_path: Path) -> None:
-    entries = read(tmp_path, "name: mine\nmodel:\n  name: mlp\nenv:\n  name: x\n")
-    assert texts(entries) == {"name": ["mine"], "workload": ["mlp"], "env.name": ["x"]}
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_data_given_twice_or_without_a_value_is_refused(tmp_path: Path) -> None:
+    for content in (
         "data: synthetic\ndata:\n  num_workers: 2\n",
         "data:\n  num_workers: 2\ndata: synthetic\n",
         "data:\n  data: synthetic\n  name: synthetic\n",
         "data: synthetic\ndata: ag_news\n",
-    ],
-)
-def test_data_given_twice_is_refused(tmp_path: Path, content: str) -> None:
-    assert re.match(r"e.yaml:\d: (data|name): given twice", refusal(tmp_path, content))
-
-
-def test_data_without_a_value_is_refused(tmp_path: Path) -> None:
+    ):
+        assert re.match(r"e.yaml:\d: (data|name): given twice", refusal(tmp_path, content))
     assert refusal(tmp_path, "data:\nseed: 1\n") == "e.yaml:1: data: has no value"
 
 
 def test_long_lists_and_many_keys_are_refused_by_their_number(tmp_path: Path) -> None:
-    values = ", ".join(["x"] * 100_000)
+    values = ", ".join(["x"] * 20_001)
     assert refusal(tmp_path, f"hidden_dim: [{values}]\n") == (
         "e.yaml:1: hidden_dim: the list has more than 20,000 values"
     )
-    keys = "".join(f"key{number}: 1\n" for number in range(2_000))
+    keys = "".join(f"key{number}: 1\n" for number in range(1_001))
     assert refusal(tmp_path, keys) == "e.yaml:1001: key1000: an experiment file has at most 1,000 keys"
 
 
@@ -312,9 +220,7 @@ _ANY = (
     "seed:\nlr: 1\n",
     "a: b: c\n",
     "lr: [1\n",
-    "lr: !!float 1\n",
     "lr: &x 1\n",
-    "---\nlr: 1\n---\nlr: 2\n",
     'name: "\\U00110000"\n',
     "name: \x07\n",
 )

@@ -53,19 +53,13 @@ def sites(*ranks: RankRecord, **changes: Any) -> tuple[RankSite, ...]:
     return rank_sites(run_of(environment(*hosts, topology=topology), launched(*ranks)))
 
 
-def test_a_rank_next_to_its_gpu_and_card_is_local() -> None:
+def test_a_rank_is_near_or_far_from_its_gpu_and_card() -> None:
     near, far = sites(rank(0, "n1", "0-1", "a"), rank(1, "n2", "0-1", "GPU-b"))
     assert (near.numa_nodes, near.gpu_distance, near.nic_distance, near.is_far) == ((0,), 10, 10, False)
     assert near.nic is not None and (near.nic.name, near.nic_path) == ("mlx5_0", "PIX")
     assert (far.numa_nodes, far.gpu_distance, far.nic_distance, far.is_far) == ((0,), 21, 21, True)
-
-
-def test_a_rank_that_may_use_the_cores_of_all_nodes_is_not_far() -> None:
     (site,) = sites(rank(0, "n1", "0-3", "b"))
     assert (site.gpu_distance, site.is_far) == (10, False)
-
-
-def test_cards_do_not_matter_on_a_single_host() -> None:
     (site,) = sites(rank(0, "n1", "0-1", "b"), nics=TOPOLOGY.nics)
     assert (site.gpu_distance, site.nic_distance) == (21, None)
 
@@ -97,6 +91,9 @@ def test_every_node_has_its_own_telemetry_and_errors() -> None:
     assert round(second.telemetry.host_utilization or 0.0, 3) == round((0.6 + 0.6 + 0.8) / 3, 3)
     assert (first.errors, second.errors) == ({"mlx5_0/1": {}}, {"mlx5_0/1": {"symbol_error": 24}})
     assert first.topology == TOPOLOGY
+    result = launched(rank(0, "n1", "0", "a"), rank(1, "n2", "0", "a"), telemetry=TELEMETRY)
+    (port,) = ports_with_errors(run_of(environment("n1", "n2"), result))
+    assert port.text == "mlx5_0/1 of n2: symbol_error +12"
 
 
 def test_a_run_on_one_host_has_one_node_and_an_old_one_none() -> None:
@@ -105,9 +102,3 @@ def test_a_run_on_one_host_has_one_node_and_an_old_one_none() -> None:
     assert node.telemetry is not None and node.telemetry.host_utilization == 0.8
     assert node.errors is None  # there are no ports
     assert node_facts(run_of({}, result)) == ()
-
-
-def test_ports_with_errors_are_named_with_their_host() -> None:
-    result = launched(rank(0, "n1", "0", "a"), rank(1, "n2", "0", "a"), telemetry=TELEMETRY)
-    (port,) = ports_with_errors(run_of(environment("n1", "n2"), result))
-    assert port.text == "mlx5_0/1 of n2: symbol_error +12"

@@ -26,11 +26,10 @@ def shown(hosts: tuple[HostChecks, ...]) -> tuple[str, list[str], tuple[str, ...
 def test_equal_hosts_have_a_row_each_and_no_warnings() -> None:
     verdict, rows, lines = shown(look({"n1": {}, "n2": {}}))
     assert verdict == "All 2 hosts are ready and alike."
-    assert rows == [
-        "n1 0,1 none 2 16.0 GiB unknown 2.13.0 ok",
-        "n2 2,3 none 2 16.0 GiB unknown 2.13.0 ok",
-    ]
+    assert rows == ["n1 0,1 none 2 16.0 GiB unknown 2.13.0 ok", "n2 2,3 none 2 16.0 GiB unknown 2.13.0 ok"]
     assert lines == ()
+    _, rows, _ = shown(look({"n1": {}, "n2": {}}, ranks=4))
+    assert [row.split()[1] for row in rows] == ["0-3", "4-7"]
 
 
 def test_a_warning_of_one_host_names_it_and_one_of_all_hosts_is_shown_once() -> None:
@@ -58,9 +57,6 @@ def test_hosts_that_differ_are_named_by_what_they_have() -> None:
     hosts = look({"n1": {}, "n2": {}, "n3": {}}, n3={"cores": 8, "torch_version": "2.9.0"})
     texts = [check.text for check in checks_between(hosts)]
     assert texts == ["torch: 2.13.0 on n1, n2; 2.9.0 on n3", "cores: 2 on n1, n2; 8 on n3"]
-
-
-def test_variables_must_be_alike_but_for_the_gpus_a_rank_was_given() -> None:
     first = {"variables": {"NCCL_ALGO": "Ring", "CUDA_VISIBLE_DEVICES": "0"}}
     hosts = look({"n1": first, "n2": {"variables": {"CUDA_VISIBLE_DEVICES": "1"}}})
     (only,) = checks_between(hosts)
@@ -85,8 +81,3 @@ def test_the_network_is_the_ports_that_are_up_or_the_fastest_card() -> None:
     _, rows, _ = shown(look({"n1": {"infiniband": [port, port]}, "n2": {"interfaces": cards}}))
     assert "2 × 400 Gb/sec (4X NDR)" in rows[0]
     assert "eth1 25000 Mbit/s" in rows[1]
-
-
-def test_consecutive_ranks_are_shown_as_a_range() -> None:
-    _, rows, _ = shown(look({"n1": {}, "n2": {}}, ranks=4))
-    assert [row.split()[1] for row in rows] == ["0-3", "4-7"]

@@ -55,9 +55,7 @@ def test_a_fall_back_to_sockets_has_evidence() -> None:
     ("words", "transport"),
     [
         ("via SHM/direct/direct", "SHM/direct/direct"),
-        ("via P2P/IPC/read", "P2P/IPC/read"),
         ("[send] via NET/IB/3", "NET/IB"),
-        ("[receive] via NET/IB/7/GDRDMA", "NET/IB/GDRDMA"),
         ("[send] via NET/IB/7(6)/GDRDMA", "NET/IB/GDRDMA"),
         ("[send] via NET/AWS Libfabric/3/GDRDMA", "NET/AWS Libfabric/GDRDMA"),
     ],
@@ -75,13 +73,7 @@ def test_the_lines_of_all_ranks_count_once_each_in_order() -> None:
         "h:2:2 [1] NCCL INFO Channel 01/0 : 1[1] -> 2[0] [send] via NET/IB/1/GDRDMA",
     ]
     assert read_choices(lines).transports == ("SHM/direct/direct", "NET/IB/GDRDMA")
-
-
-def test_a_plugins_name_may_hold_a_blank() -> None:
     assert read_choices(["h:1:1 [0] NCCL INFO Using network AWS Libfabric"]).network == "AWS Libfabric"
-
-
-def test_lines_other_than_nccl_info_are_ignored() -> None:
     choices = read_choices(
         ["connected via ETH/0", "Using network Socket", "7 coll channels", "", "NCCL WARN via NET/Socket/0"]
     )
@@ -115,11 +107,8 @@ def test_connections_and_cards_are_counted_for_each_host() -> None:
     assert choices.channels == 16
 
 
-def test_one_connection_through_host_memory_is_no_gpudirect() -> None:
+def test_gpudirect_needs_every_connection_and_sockets_say_nothing() -> None:
     logs = [("n1", INFINIBAND[0].splitlines()), ("n2", INFINIBAND[1].replace("/GDRDMA", "").splitlines())]
     assert read_logs(logs).uses_gpudirect is False
-
-
-def test_sockets_say_nothing_about_gpudirect() -> None:
     assert read_choices(SOCKETS.splitlines()).uses_gpudirect is None
     assert read_choices(()).used_nics == {}

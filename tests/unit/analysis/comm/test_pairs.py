@@ -53,22 +53,17 @@ def test_a_pair_is_its_largest_size_and_its_slower_end() -> None:
         PairRow(low=1, high=2, size_bytes=1024, time_s=8.0, nodes=here),
     )
     assert rows[0].bytes_per_s == 256.0
-
-
-def test_without_pairs_there_are_no_pair_rows() -> None:
     assert pair_rows([make_result({KEY: [1.0]}, {KEY: [1.0]})]) == ()
     failed = make_result({"pair/0-1/64": [9.0]}, {"pair/0-1/64": [9.0]}, status="failed")
     assert pair_rows([failed]) == ()
 
 
-def test_a_rank_that_is_slow_to_all_others_is_named() -> None:
+def test_slow_ranks_and_pairs_are_named() -> None:
     (link,) = slow_links(pairs_of({**FOUR, (0, 2): 10.0, (1, 2): 10.0, (2, 3): 11.0}))
     assert link.name == "rank 2's link"
     assert (round(link.bytes_per_s), round(link.usual_bytes_per_s)) == (11, 100)
-
-
-def test_a_pair_that_no_slow_rank_explains_is_named() -> None:
     assert named({**FOUR, (0, 3): 10.0}) == ["the link between ranks 0 and 3"]
+    assert named({(0, 1): 1.0}) == []
 
 
 def test_what_is_half_as_fast_does_not_stand_out() -> None:
@@ -77,47 +72,11 @@ def test_what_is_half_as_fast_does_not_stand_out() -> None:
     assert slow_ends({**rates, (0, 2): 49.0, (1, 2): 49.0}) == (2,)
 
 
-def test_with_two_ranks_the_slow_link_has_no_owner() -> None:
-    assert named({(0, 1): 1.0}) == []
-
-
 def test_nodes_exchange_what_their_ranks_exchange_together() -> None:
     pairs = pairs_of({(0, 1): 500.0, (0, 2): 30.0, (1, 3): 40.0, (2, 3): 500.0}, "aabb")
     assert node_rates(pairs) == {("a", "b"): 70.0}
-
-
-def test_slower_between_nodes_than_inside_them_is_as_it_should_be() -> None:
-    between = dict.fromkeys(((0, 2), (1, 3), (0, 4), (1, 5), (2, 4), (3, 5)), 10.0)
-    assert named({(0, 1): 500.0, (2, 3): 500.0, (4, 5): 500.0, **between}, "aabbcc") == []
-
-
-def test_a_node_that_is_slow_to_all_other_nodes_is_named_and_not_its_ranks() -> None:
-    rates = {(0, 1): 100.0, (0, 2): 10.0, (1, 2): 10.0, (0, 3): 100.0, (1, 3): 100.0, (2, 3): 10.0}
-    assert named(rates, "abcd") == ["node c's link"]
-
-
-def test_two_nodes_that_are_slow_to_each_other_only_are_named() -> None:
-    assert named({**FOUR, (1, 3): 10.0}, "abcd") == ["the link between nodes b and d"]
-
-
-def test_one_card_of_two_nodes_is_the_pair_of_ranks_behind_it() -> None:
-    rates = {(0, 4): 100.0, (1, 5): 100.0, (2, 6): 10.0, (3, 7): 100.0}
-    assert named(rates, "aaaabbbb") == ["the link between ranks 2 and 6"]
-
-
-def test_one_card_of_a_node_is_its_rank_s_link() -> None:
-    first = {(0, 2): 100.0, (0, 4): 100.0, (2, 4): 100.0, (0, 6): 100.0, (2, 6): 100.0, (4, 6): 100.0}
-    second = {(1, 3): 10.0, (1, 5): 10.0, (3, 5): 100.0, (1, 7): 10.0, (3, 7): 100.0, (5, 7): 100.0}
-    assert named({**first, **second}, "aabbccdd") == ["rank 1's link"]
-
-
-def test_a_slow_pair_inside_a_node_is_held_against_pairs_inside_nodes() -> None:
-    inside = {(0, 1): 500.0, (2, 3): 500.0, (4, 5): 50.0}
-    between = {(0, 2): 20.0, (1, 3): 20.0, (0, 4): 20.0, (1, 5): 20.0, (2, 4): 20.0, (3, 5): 20.0}
-    assert named({**inside, **between}, "aabbcc") == ["the link between ranks 4 and 5"]
-
-
-def test_nodes_with_fewer_ranks_are_held_against_others_pair_by_pair() -> None:
+    pairs = pairs_of({(0, 1): 30.0, (2, 3): 40.0}, "abba")
+    assert node_rates(pairs) == {("a", "b"): 70.0}
     layout = "aabbccd"
     rates = {(0, 2): 100.0, (1, 3): 100.0, (0, 4): 100.0, (1, 5): 100.0, (2, 4): 100.0, (3, 5): 100.0}
     fewer = {(0, 6): 100.0, (2, 6): 100.0, (4, 6): 100.0}
@@ -125,9 +84,26 @@ def test_nodes_with_fewer_ranks_are_held_against_others_pair_by_pair() -> None:
     assert node_rates(pairs_of({**rates, **fewer}, layout))["a", "d"] == 100.0
 
 
-def test_two_nodes_are_one_pair_whichever_has_the_lower_rank() -> None:
-    pairs = pairs_of({(0, 1): 30.0, (2, 3): 40.0}, "abba")
-    assert node_rates(pairs) == {("a", "b"): 70.0}
+def test_links_inside_and_between_nodes_are_not_compared() -> None:
+    between = dict.fromkeys(((0, 2), (1, 3), (0, 4), (1, 5), (2, 4), (3, 5)), 10.0)
+    assert named({(0, 1): 500.0, (2, 3): 500.0, (4, 5): 500.0, **between}, "aabbcc") == []
+    inside = {(0, 1): 500.0, (2, 3): 500.0, (4, 5): 50.0}
+    between = {(0, 2): 20.0, (1, 3): 20.0, (0, 4): 20.0, (1, 5): 20.0, (2, 4): 20.0, (3, 5): 20.0}
+    assert named({**inside, **between}, "aabbcc") == ["the link between ranks 4 and 5"]
+
+
+def test_a_slow_node_or_pair_of_nodes_is_named_and_not_its_ranks() -> None:
+    rates = {(0, 1): 100.0, (0, 2): 10.0, (1, 2): 10.0, (0, 3): 100.0, (1, 3): 100.0, (2, 3): 10.0}
+    assert named(rates, "abcd") == ["node c's link"]
+    assert named({**FOUR, (1, 3): 10.0}, "abcd") == ["the link between nodes b and d"]
+
+
+def test_one_card_of_a_node_is_the_link_of_the_ranks_behind_it() -> None:
+    rates = {(0, 4): 100.0, (1, 5): 100.0, (2, 6): 10.0, (3, 7): 100.0}
+    assert named(rates, "aaaabbbb") == ["the link between ranks 2 and 6"]
+    first = {(0, 2): 100.0, (0, 4): 100.0, (2, 4): 100.0, (0, 6): 100.0, (2, 6): 100.0, (4, 6): 100.0}
+    second = {(1, 3): 10.0, (1, 5): 10.0, (3, 5): 100.0, (1, 7): 10.0, (3, 7): 100.0, (5, 7): 100.0}
+    assert named({**first, **second}, "aabbccdd") == ["rank 1's link"]
 
 
 def on_paths(rates: dict[tuple[int, int], float], paths: dict[tuple[int, int], str]) -> list[SlowLink]:
@@ -147,17 +123,12 @@ def test_slower_kinds_of_path_are_not_faults() -> None:
     assert on_paths(rates, {}) != []  # of unknown paths, the slow ones stand out
 
 
-def test_a_slow_pair_is_held_against_its_own_kind_of_path() -> None:
+def test_a_link_is_held_against_its_own_kind_of_path() -> None:
     paths = {pair: "SYS" if pair[0] // 4 != pair[1] // 4 else "PIX" for pair in EIGHT}
     rates = {pair: 40.0 if path == "PIX" else 10.0 for pair, path in paths.items()}
     (link,) = on_paths({**rates, (1, 2): 12.0}, paths)
     assert (link.name, link.path) == ("the link between ranks 1 and 2", "PIX")
     assert (round(link.bytes_per_s), round(link.usual_bytes_per_s)) == (12, 40)
-
-
-def test_a_rank_that_is_slow_over_every_kind_of_path_is_named_once() -> None:
-    paths = {pair: "SYS" if pair[0] // 4 != pair[1] // 4 else "PIX" for pair in EIGHT}
-    rates = {pair: 40.0 if path == "PIX" else 10.0 for pair, path in paths.items()}
     slow = {pair: rate / 8 for pair, rate in rates.items() if 5 in pair}
     (link,) = on_paths({**rates, **slow}, paths)
     assert link.name == "rank 5's link"

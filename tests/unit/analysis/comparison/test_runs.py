@@ -61,29 +61,12 @@ def test_verdicts_of_calm_launches(factor: float, verdict: str, regressed: bool)
     assert config.change == pytest.approx(1.0 / factor - 1.0)
 
 
-def test_noise_is_neither_a_regression_nor_its_absence() -> None:
-    comparison = compared(NOISY, NOISY, 1.08)
-    assert comparison.judged[0].verdict == "inconclusive"
-    assert not comparison.gate_missed
-
-
-@pytest.mark.parametrize(("before", "after"), [(CALM, CALM[:1]), (CALM[:1], CALM)])
-def test_one_launch_per_side_is_inconclusive(before: Sequence[float], after: Sequence[float]) -> None:
-    comparison = compared(before, after, 2.0)
-    (config,) = comparison.judged
-    assert (config.verdict, config.too_few, config.regressed) == ("inconclusive", True, False)
-
-
-def test_a_claim_must_survive_the_number_of_configurations() -> None:
-    wide = (0.01060, 0.01020, 0.01055, 0.01010, 0.01050)
-    alone = compare_runs(launches(TRIAL, CALM), launches(TRIAL, wide), 0.03)
-    others = [make_trial(batch_size=10, seed=number) for number in range(1, 40)]
-    calm = [launch for trial in others for launch in launches(trial, CALM)]
-    among = compare_runs(launches(TRIAL, CALM) + calm, launches(TRIAL, wide) + calm, 0.03)
-    (config,) = [config for config in among.judged if config.trial.trial_id == TRIAL.trial_id]
-    assert alone.judged[0].regressed
-    assert config.p_value == alone.judged[0].p_value
-    assert config.verdict == "inconclusive"
+def test_noise_and_single_launches_are_inconclusive() -> None:
+    for before, after, factor in ((CALM, CALM[:1], 2.0), (CALM[:1], CALM, 2.0), (NOISY, NOISY, 1.08)):
+        comparison = compared(before, after, factor)
+        (config,) = comparison.judged
+        assert (config.verdict, config.too_few) == ("inconclusive", before is not after)
+        assert not config.regressed and not comparison.gate_missed
 
 
 def test_ablations_are_not_compared() -> None:
@@ -93,7 +76,7 @@ def test_ablations_are_not_compared() -> None:
 
 
 def test_a_setting_that_an_old_run_does_not_know_is_neutral() -> None:
-    """Settings added later declare what every run before them did."""
+    # Settings added later declare what every run before them did.
     known_now = TRIAL.settings["fused_optimizer"]
     assert known_now is False
     old = Trial(settings={n: v for n, v in TRIAL.settings.items() if n not in ("fused_optimizer", "eval")})
@@ -101,6 +84,8 @@ def test_a_setting_that_an_old_run_does_not_know_is_neutral() -> None:
     assert [config.verdict for config in comparison.judged] == ["no difference"]
     other = TRIAL.replace(fused_optimizer=True)
     assert compare_runs(launches(old, CALM), launches(other, CALM), 0.03).has_nothing_in_common
+    assert setting_differences(TRIAL, old) == ()
+    assert setting_differences(TRIAL, TRIAL.replace(seed=3)) == (("seed", 0, 3),)
 
 
 def test_an_unmatched_configuration_names_the_differences_to_the_nearest() -> None:
@@ -111,12 +96,6 @@ def test_an_unmatched_configuration_names_the_differences_to_the_nearest() -> No
     assert comparison.only_before == ()
     (alone,) = comparison.only_after
     assert alone.nearest == (("batch_size", 20, 10),)
-
-
-def test_settings_at_their_neutral_value_do_not_differ() -> None:
-    old = Trial(settings={n: v for n, v in TRIAL.settings.items() if n != "eval"})
-    assert setting_differences(TRIAL, old) == ()
-    assert setting_differences(TRIAL, TRIAL.replace(seed=3)) == (("seed", 0, 3),)
 
 
 def test_a_configuration_that_fails_only_now_misses_the_gate() -> None:
@@ -135,16 +114,13 @@ def test_a_configuration_that_fails_only_now_misses_the_gate() -> None:
     assert compare_runs(launches(TRIAL, CALM), some, 0.03).failed == ()
 
 
-def test_other_machines_may_have_other_threads() -> None:
+def test_other_machines_may_have_other_threads_where_the_match_is_unmistakable() -> None:
     there = TRIAL.replace(threads_per_rank=8)
     strict = compare_runs(launches(TRIAL, CALM), launches(there, CALM), 0.03)
     loose = compare_runs(launches(TRIAL, CALM), launches(there, CALM), 0.03, any_hardware=True)
     assert strict.has_nothing_in_common
     assert [config.verdict for config in loose.judged] == ["no difference"]
     assert loose.only_before == loose.only_after == ()
-
-
-def test_an_ambiguous_match_is_not_made() -> None:
     two = launches(TRIAL.replace(threads_per_rank=8), CALM) + launches(
         TRIAL.replace(threads_per_rank=4), CALM
     )
@@ -153,26 +129,10 @@ def test_an_ambiguous_match_is_not_made() -> None:
 
 
 def communication(times_s: Sequence[float], size: int = 1 << 20) -> Result:
-    settings: dict[str, Any] = {
-        "benchmark": "comm",
-        "world_size": 2,
-        "dtype": "float32",
-        "backend": "gloo",
-        "device": "cpu",
-    }
-    key = f"all_reduce/in/{size}"
-    rank = RankRecord(rank=0, host="h", device="cpu", placement="", samples={key: list(times_s)})
-    return Result(
-        trial_id="comm",
-        launch=0,
-        order=0,
-        status="ok",
-        settings=settings,
-        started_at="2026-01-15T10:30:00+00:00",
-        duration_s=1.0,
-        environment_id="made-up",
-        ranks=[rank, dataclasses.replace(rank, rank=1)],
-    )
+    settings = {"benchmark": "comm", "world_size": 2, "dtype": "float32", "backend": "gloo", "device": "cpu"}
+    samples = {f"all_reduce/in/{size}": list(times_s)}
+    ranks = [RankRecord(rank=n, host="h", device="cpu", placement="", samples=samples) for n in range(2)]
+    return dataclasses.replace(make_result(TRIAL, []), settings=settings, ranks=ranks)
 
 
 def test_collectives_are_matched_by_size_and_shown_by_their_means() -> None:
@@ -202,7 +162,7 @@ def test_more_launches_help_where_the_old_run_allows_it() -> None:
 def test_further_launches_end_by_their_noise_whatever_the_difference() -> None:
     """Once it is small enough, every difference is decided: it is claimed, or lies within the threshold."""
     quiet = (0.01000, 0.01004, 0.00996, 0.01001, 0.00999)
-    for factor in (0.9, 0.97, 0.98, 0.985, 0.99, 1.0, 1.005, 1.01, 1.015, 1.02, 1.03, 1.1):
+    for factor in (0.9, 0.985, 1.0, 1.01, 1.015, 1.03):
         (config,) = compared(quiet, times(factor, quiet)).judged
         assert not is_too_noisy(config)
         assert config.verdict != "inconclusive"
@@ -271,34 +231,22 @@ def test_every_difference_is_listed_and_only_hardware_refuses(
     assert bool(other_hardware((difference,))) is hardware
 
 
-def test_the_same_environment_differs_in_nothing() -> None:
+def test_differences_of_an_environment_are_shown() -> None:
     other = environment(memory_bytes=(1 << 34) + 4096)  # a kernel keeps a little more or less
     assert differences(environment(), other) == ()
-
-
-def test_gpus_are_shown_by_name_and_number() -> None:
     single, two = ({"gpus": [{"name": "H200"}] * count} for count in (1, 2))
     (difference,) = differences(environment(**single), environment(**two))
     assert (difference.before, difference.after) == ("1 × H200", "2 × H200")
-
-
-def test_an_unrecorded_machine_is_not_called_different() -> None:
-    environment_differences = differences({}, environment())
-    assert other_hardware(environment_differences) == ()
-    assert {difference.before for difference in environment_differences if difference.kind == "hardware"} == {
-        "unknown"
-    }
-
-
-@pytest.mark.parametrize("nonsense", [{"machine": 3}, {"machine": {"gpus": "x"}, "git": [], "variables": 1}])
-def test_an_environment_of_nonsense_is_unknown(nonsense: dict[str, Any]) -> None:
-    assert other_hardware(differences(nonsense, environment())) == ()
-
-
-def test_uncommitted_changes_are_shown() -> None:
     clean, dirty = ({"git": {"commit": "a" * 40, "changed": changed}} for changed in (False, True))
     (difference,) = differences(environment(**clean), environment(**dirty))
     assert (difference.before, difference.after) == ("a" * 12, f"{'a' * 12} with changes")
+
+
+def test_an_unrecorded_or_meaningless_environment_is_not_called_different() -> None:
+    unknown = differences({}, environment())
+    assert {difference.before for difference in unknown if difference.kind == "hardware"} == {"unknown"}
+    for before in ({}, {"machine": 3}, {"machine": {"gpus": "x"}, "git": [], "variables": 1}):
+        assert other_hardware(differences(before, environment())) == ()
 
 
 def test_the_same_job_is_matched_however_long_it_measured() -> None:
@@ -308,14 +256,10 @@ def test_the_same_job_is_matched_however_long_it_measured() -> None:
     (judged,) = comparison.judged
     assert judged.regressed
     assert not comparison.only_before and not comparison.only_after
-
-
-def test_a_new_failure_misses_the_gate_for_any_window() -> None:
-    timed = make_trial(steps_per_epoch="auto", window=2.0)
     broken = [
         dataclasses.replace(result, status="failed", reason="killed") for result in launches(timed, CALM)
     ]
-    comparison = compare_runs(launches(make_trial(), CALM), broken, 0.03)
+    comparison = compare_runs(launches(counted, CALM), broken, 0.03)
     assert [failed.reason for failed in comparison.failed] == ["killed"]
 
 

@@ -1,11 +1,15 @@
-"""What strategies make of one rank's forecast, and what changes would save."""
+"""The least memory of a trial, what strategies make of a forecast, and the search for the largest batch."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from scalescope.analysis.memory import forecast
+from scalescope.analysis.memory.fit import MOST_TRIES, Bracket, FittedLine, fit_line, next_batch
 from scalescope.analysis.memory.forecast import (
     Forecast,
     forecast_of,
@@ -13,9 +17,73 @@ from scalescope.analysis.memory.forecast import (
     savings_of,
     with_strategy,
 )
+from scalescope.analysis.memory.least import LeastMemory, largest_batch_in, least_memory
 from scalescope.catalog.cards import card, names
 from scalescope.catalog.traits import MemoryLayout, StrategyTraits
 from scalescope.experiment.trial import Trial
+from tests.builders.results import make_trial
+
+SMALL = {"input_dim": 10, "hidden_dim": 20, "num_layers": 2, "output_dim": 5}
+EXAMPLES = Path(__file__).parents[4] / "examples"
+PARAMETERS = 4 * (11 * 20 + 21 * 20 + 21 * 5)
+
+
+def least(**settings: object) -> LeastMemory:
+    found = least_memory(make_trial(**{**SMALL, "batch_size": 7, **settings}))
+    assert found is not None
+    return found
+
+
+def test_gradients_and_activations_of_one_rank_and_of_ddp() -> None:
+    parts = least()
+    assert (parts.parameters, parts.gradients, parts.optimizer) == (PARAMETERS, PARAMETERS, 0)
+    assert parts.inputs == 2 * 7 * 10 * 4
+    assert parts.activations == 7 * (20 + 20 + 5) * 4
+    assert parts.peak == parts.parameters + parts.inputs + max(parts.gradients, parts.activations)
+    parts = least(world_size=2)
+    assert parts.peak == 2 * PARAMETERS + parts.inputs + parts.activations
+    parts = least(world_size=2, gradient_as_bucket_view="no", optimizer="adamw")
+    assert (parts.buckets, parts.optimizer, parts.model) == (PARAMETERS, 2 * PARAMETERS, 5 * PARAMETERS)
+    assert parts.peak == 4 * PARAMETERS + parts.inputs + max(parts.gradients, parts.activations)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "shares"), [("ddp", 4.0), ("zero1", 3.0), ("fsdp", 2.0), ("pipeline", 2.0)]
+)
+def test_strategies_cut_what_their_layout_says(strategy: str, shares: float) -> None:
+    parts = least(strategy=strategy, world_size=2, optimizer="adamw", batch_size=8)
+    assert parts.model == shares * PARAMETERS
+
+
+def test_short_formats_halve_activations_only() -> None:
+    full, short = least(), least(precision="bf16")
+    assert short.activations * 2 == full.activations
+    assert short.model == full.model
+
+
+def test_what_is_uncertain_is_not_counted() -> None:
+    assert least_memory(make_trial(workload=f"{EXAMPLES}/own_model.py:build")) is None
+    text = least_memory(make_trial(workload="transformer", batch_size=10**9).replace(data="ag_news"))
+    assert text is not None and (text.inputs, text.activations) == (0, 0)
+    pipeline = least(strategy="pipeline", world_size=2, batch_size=8)
+    assert (pipeline.inputs, pipeline.activations) == (0, 0)
+
+
+def test_the_largest_batch_is_the_last_that_is_not_excluded() -> None:
+    trial = make_trial(**SMALL, batch_size=1000)
+    largest = largest_batch_in(trial, 100_000)
+    assert largest is not None
+    peaks = [least_memory(trial.replace(batch_size=batch)) for batch in (largest, largest + 1)]
+    fits, fails = (peak.peak for peak in peaks if peak is not None)
+    assert fits <= 100_000 < fails
+    per_rank = largest_batch_in(make_trial(**SMALL, batch_size=8, world_size=2), 100_000)
+    of_all = largest_batch_in(make_trial(**SMALL, global_batch_size=8, world_size=2), 100_000)
+    assert per_rank is not None and of_all == 2 * per_rank
+    assert largest_batch_in(make_trial(**SMALL), PARAMETERS) is None
+
+
+# a forecast
+
 
 SIZES = {
     "parameters": 400,
@@ -46,6 +114,8 @@ def test_one_rank_is_read_back_with_the_libraries() -> None:
     assert forecast_of(COUNTERS) == ALONE
     assert ALONE.peak == sum(SIZES.values()) + 7
     assert forecast_of({}) is None
+    large = {f"forecast/at/512/{name}": size for name, size in {**SIZES, "activations": 9000}.items()}
+    assert forecast_points({**COUNTERS, **large}, trial("single", 1)) == [(512, ALONE.peak + 8000)]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +147,7 @@ def test_an_unknown_strategy_has_a_reason() -> None:
     assert with_strategy(ALONE, trial("fsdp"), None)[0] is None
 
 
-def test_savings_one_by_one() -> None:
+def test_savings_are_of_one_change_each_and_not_of_what_is_in_use() -> None:
     savings = savings_of(COUNTERS, trial("single", 1))
     assert savings is not None and (savings.batch, savings.peak, savings.has_state) == (64, ALONE.peak, True)
     saved = {(change.name, change.ranks): change.saved_bytes for change in savings.changes}
@@ -85,36 +155,25 @@ def test_savings_one_by_one() -> None:
     assert saved["zero1", 8] == 700 - 100  # the buckets keep what a single rank had dropped by then
     assert saved["bf16", None] == 400
     assert saved["checkpointing", None] is None
-
-
-def test_what_is_in_use_already_saves_nothing_more() -> None:
     savings = savings_of(COUNTERS, trial("fsdp", precision="bf16"))
     assert savings is not None and {change.name for change in savings.changes} == {"checkpointing"}
     assert savings_of({}, trial("single", 1)) is None
     assert savings_of(COUNTERS, trial("pipeline")) is None
 
 
-def test_zero1_saves_ddp_its_share_of_the_state_and_nothing_where_there_is_none() -> None:
+def test_zero1_saves_its_share_of_the_state_where_that_is_known() -> None:
     within = savings_of(COUNTERS, trial("ddp", gradient_as_bucket_view=True))
     assert within is not None
     assert [change.saved_bytes for change in within.changes if change.name == "zero1"] == [400, 600, 700]
     bare = savings_of({**COUNTERS, "forecast/now/optimizer": 0}, trial("single", 1))
     assert bare is not None and not bare.has_state
     assert "zero1" not in {change.name for change in bare.changes}
-
-
-def test_zero1_without_its_forecast_is_unknown() -> None:
     known = {name: size for name, size in COUNTERS.items() if "/kept/" not in name}
     savings = savings_of({**known, "forecast/kept/problem": "E: no"}, trial("single", 1))
     assert savings is not None
     assert {(change.saved_bytes, change.reason) for change in savings.changes if change.name == "zero1"} == {
         (None, "E: no")
     }
-
-
-def test_larger_batches_of_the_forecast_are_points_of_a_line() -> None:
-    large = {f"forecast/at/512/{name}": size for name, size in {**SIZES, "activations": 9000}.items()}
-    assert forecast_points({**COUNTERS, **large}, trial("single", 1)) == [(512, ALONE.peak + 8000)]
 
 
 class Zero2(StrategyTraits):
@@ -138,3 +197,67 @@ def test_a_new_card_gets_a_forecast_and_a_saving(monkeypatch: pytest.MonkeyPatch
     savings = savings_of(COUNTERS, trial("ddp", gradient_as_bucket_view=True))
     assert savings is not None
     assert [change.saved_bytes for change in savings.changes if change.name == "zero2"] == [550, 825, 962]
+
+
+# the largest batch
+
+
+def test_a_line_is_recovered() -> None:
+    line = fit_line([(batch, 1000 + 7 * batch) for batch in (1, 2, 4, 8)])
+    assert line is not None
+    assert (line.base, line.slope, line.largest) == (pytest.approx(1000), pytest.approx(7), 8)
+    assert line.largest_batch(1000 + 7 * 50) == 50
+    assert line.largest_batch(10) == 0
+
+
+def test_small_batches_that_lie_elsewhere_are_left_out() -> None:
+    line = fit_line([(batch, max(5000, 1000 + 700 * batch)) for batch in (1, 2, 4, 8, 16, 32)])
+    assert line is not None
+    assert line.slope == pytest.approx(700, rel=0.02)
+
+
+def test_one_batch_makes_no_line_and_no_growth_no_prediction() -> None:
+    for points in ([], [(4, 100)], [(4, 100), (4, 120)]):
+        assert fit_line(points) is None
+    assert FittedLine(base=10, slope=0, largest=8).largest_batch(100) is None
+
+
+def search(truth: int, predicted: int | None, fits: int = 8) -> tuple[Bracket, int]:
+    """Try until the search ends; batches up to `truth` fit."""
+    bracket, tries = Bracket(fits=fits, fails=None), 0
+    while (batch := next_batch(bracket, predicted, tries)) is not None:
+        assert batch > bracket.fits
+        assert bracket.fails is None or batch < bracket.fails
+        tries += 1
+        if batch <= truth:
+            bracket = Bracket(fits=batch, fails=bracket.fails)
+        else:
+            bracket = Bracket(fits=bracket.fits, fails=batch)
+    return bracket, tries
+
+
+@settings(max_examples=60)
+@given(st.integers(8, 1_000_000), st.floats(0.96, 1.05))
+def test_a_good_prediction_needs_few_tries(truth: int, error: float) -> None:
+    bracket, tries = search(truth, int(truth * error))
+    assert bracket.is_closed
+    assert bracket.fails is not None
+    assert bracket.fits <= truth < bracket.fails
+    assert tries <= 8
+
+
+@settings(max_examples=60)
+@given(st.integers(8, 1_000_000), st.one_of(st.none(), st.integers(0, 10_000_000)))
+def test_any_prediction_ends_with_a_true_bracket(truth: int, predicted: int | None) -> None:
+    bracket, tries = search(truth, predicted)
+    assert tries <= MOST_TRIES
+    assert bracket.fits <= truth
+    assert bracket.fails is None or truth < bracket.fails
+
+
+def test_the_search_ends_at_a_batch_of_one_or_of_all_samples() -> None:
+    assert next_batch(Bracket(fits=0, fails=1), None, 0) is None
+    assert next_batch(Bracket(fits=0, fails=8), None, 0) == 4
+    assert Bracket(fits=2000, fails=None, most=2000).is_closed
+    assert not Bracket(fits=8, fails=None, most=2000).is_closed
+    assert not Bracket(fits=8, fails=1500, most=2000).is_closed

@@ -61,6 +61,19 @@ def peak(size: int) -> dict[str, Any]:
     return {"measured/peak": size}
 
 
+def forecast_at(base: int, slope: int) -> dict[str, Any]:
+    """Forecasts of two large batches that lie on a line."""
+    return {
+        f"forecast/at/{batch}/{name}": size
+        for batch in (256, 512)
+        for name, size in (
+            ("parameters", base),
+            *((name, 0) for name in ("buffers", "gradients", "optimizer", "temporary", "inputs")),
+            ("activations", slope * batch),
+        )
+    }
+
+
 def test_the_rank_that_takes_most_and_the_forecast_of_rank_zero_count() -> None:
     forecast = {
         f"forecast/as_asked/{name}": 10 * MIB
@@ -73,42 +86,37 @@ def test_the_rank_that_takes_most_and_the_forecast_of_rank_zero_count() -> None:
     assert row.forecast is not None and row.forecast.peak == 70 * MIB
     assert row.difference == pytest.approx(0)
     assert row.measured("temporary") is None
-
-
-def test_what_no_rank_measured_is_unknown() -> None:
     (row,) = memory_rows([made(4, {"measured/peak": None, "forecast/as_asked/problem": "E: no"})])
     assert row.peak is None and row.difference is None
     assert row.no_forecast == "E: no"
 
 
 def test_failures_are_rows_and_bound_the_bracket() -> None:
-    (group,) = groups_of(made(1, peak(20)), made(2, peak(30)), made(4, status="oom"), memory_limit_of := made(
-        3, peak(40), purpose="search"
-    ))  # fmt: skip
-    assert memory_limit_of.status == "ok"
+    tried = made(3, peak(40), purpose="search")
+    (group,) = groups_of(made(1, peak(20)), made(2, peak(30)), made(4, status="oom"), tried)
     assert [row.status for row in group.rows] == ["ok", "ok", "oom"]
     assert (group.bracket.fits, group.bracket.fails, group.tries) == (3, 4, 1)
     assert group.bracket.is_closed
-
-
-def test_a_batch_above_one_that_failed_does_not_count_as_fitting() -> None:
     (group,) = groups_of(made(1, peak(20)), made(9, status="oom"), made(10, peak(40)))
     assert (group.bracket.fits, group.bracket.fails) == (1, 9)
+    few = made(5000, {**peak(30 * MIB), "data/samples": 2000}, purpose="search", device="cuda")
+    (group,) = groups_of(made(1, peak(20), device="cuda"), made(1500, status="oom", device="cuda"), few)
+    assert (group.bracket.fits, group.bracket.is_all) == (1, False)
 
 
-def test_the_host_is_shared_out_and_never_filled() -> None:
+def test_the_host_is_shared_out_and_only_a_limit_is_searched() -> None:
     (group,) = groups_of(made(1, peak(110 * MIB)), made(2, peak(210 * MIB)), made(4, peak(410 * MIB)))
     assert group.capacity == 1 << 30
     assert group.calculated_batch == 10
     assert not group.is_searched and group.next_try() is None
-
-
-def test_a_limit_is_searched() -> None:
     limited = {"memory_limit": 500 * MIB}
     (group,) = groups_of(made(1, peak(110 * MIB), **limited), made(2, peak(210 * MIB), **limited))
     trial = group.next_try()
     assert trial is not None
     assert (trial.settings["purpose"], trial.settings["batch_size"]) == ("search", 4)
+    rank_counters = [{**peak(100 * MIB), "device/available": size * MIB} for size in (700, 600)]
+    (group,) = groups_of(made(1, *rank_counters, world_size=2, strategy="ddp"))
+    assert group.capacity == 350 * MIB  # the second rank found the first one's batch
 
 
 def test_a_gpu_offers_what_is_free_and_what_torch_has_already() -> None:
@@ -125,30 +133,22 @@ def test_a_gpu_offers_what_is_free_and_what_torch_has_already() -> None:
     assert limited.capacity == 532
 
 
-def test_the_forecast_is_used_if_the_peak_of_small_batches_does_not_grow() -> None:
-    sizes = dict.fromkeys(("parameters", "buffers", "gradients", "optimizer", "temporary", "inputs"), 0)
-    large = {
-        f"forecast/at/{batch}/{name}": size
-        for batch in (256, 512)
-        for name, size in {**sizes, "activations": batch * MIB}.items()
-    }
-    flat = [made(batch, {**peak(500 * MIB + batch), **large}) for batch in (1, 2, 4)]
+def test_the_forecast_is_used_where_peaks_make_no_line() -> None:
+    flat = [made(batch, peak(500 * MIB + batch) | forecast_at(0, MIB)) for batch in (1, 2, 4)]
     (group,) = groups_of(*flat)
     assert group.line_is_forecast
     assert group.line is not None and group.line.slope == MIB
     (group,) = groups_of(*flat, made(600, peak(1500 * MIB), purpose="search"))
     assert not group.line_is_forecast
+    (group,) = groups_of(made(1, peak(1 * MIB)), made(2, peak(20 * MIB) | forecast_at(0, MIB)))
+    assert group.line_is_forecast
 
 
 def test_jobs_are_kept_apart_and_a_pipeline_is_not_searched() -> None:
     groups = groups_of(
-        made(2, peak(20), device="cuda"),
-        made(2, peak(20), device="cuda", strategy="pipeline", world_size=2),
+        made(2, peak(20), device="cuda"), made(2, peak(20), device="cuda", strategy="pipeline", world_size=2)
     )
     assert [group.is_searched for group in groups] == [True, False]
-
-
-def test_nothing_measured_is_no_job() -> None:
     assert groups_of() == ()
 
 
@@ -161,43 +161,18 @@ def test_a_batch_above_all_samples_is_no_point_and_ends_the_search() -> None:
     assert group.next_try() is None
 
 
-def test_all_samples_do_not_fit_where_fewer_did_not() -> None:
-    few = made(5000, {**peak(30 * MIB), "data/samples": 2000}, purpose="search", device="cuda")
-    (group,) = groups_of(made(1, peak(20), device="cuda"), made(1500, status="oom", device="cuda"), few)
-    assert (group.bracket.fits, group.bracket.is_all) == (1, False)
-
-
-def test_a_page_more_is_no_growth_on_the_cpu() -> None:
+def test_growth_on_the_cpu_is_more_than_a_page_and_only_up() -> None:
     (group,) = groups_of(made(1, peak(4_591_616)), made(2, peak(4_595_712)))
     assert group.line is None and group.calculated_batch is None
     (group,) = groups_of(made(1, peak(4_591_616), device="cuda"), made(2, peak(4_595_712), device="cuda"))
     assert group.line is not None and group.line.slope == 4096
-
-
-def test_what_goes_up_and_down_on_the_cpu_is_no_growth() -> None:
     sizes = {2: 48.7, 4: 62.2, 8: 54.6, 16: 59.0}
     (group,) = groups_of(*(made(batch, peak(int(size * MIB))) for batch, size in sizes.items()))
     assert group.line is None
 
 
-def test_a_line_that_begins_below_nothing_is_not_believed() -> None:
-    sizes = dict.fromkeys(("parameters", "buffers", "gradients", "optimizer", "temporary", "inputs"), 0)
-    large = {
-        f"forecast/at/{batch}/{name}": size
-        for batch in (256, 512)
-        for name, size in {**sizes, "activations": batch * MIB}.items()
-    }
-    (group,) = groups_of(made(1, peak(1 * MIB)), made(2, {**peak(20 * MIB), **large}))
-    assert group.line_is_forecast
-
-
 def gpu(free: int, reserved: int, identity: str) -> dict[str, Any]:
-    return {
-        **peak(100),
-        "measured/reserved": reserved,
-        "device/free": free,
-        "device/identity": identity,
-    }
+    return {**peak(100), "measured/reserved": reserved, "device/free": free, "device/identity": identity}
 
 
 def test_ranks_on_one_gpu_share_it() -> None:
@@ -206,25 +181,6 @@ def test_ranks_on_one_gpu_share_it() -> None:
     assert shared.capacity == (800 + 180) // 2
     (apart,) = groups_of(made(1, gpu(800, 100, "a"), gpu(820, 90, "b"), **two))
     assert apart.capacity == 900
-
-
-def test_a_host_offers_what_is_available_and_not_all_it_has() -> None:
-    rank_counters = [{**peak(100 * MIB), "device/available": size * MIB} for size in (700, 600)]
-    (group,) = groups_of(made(1, *rank_counters, world_size=2, strategy="ddp"))
-    assert group.capacity == 350 * MIB  # the second rank found the first one's batch
-
-
-def forecast_at(base: int, slope: int) -> dict[str, Any]:
-    """Forecasts of two large batches that lie on a line."""
-    return {
-        f"forecast/at/{batch}/{name}": size
-        for batch in (256, 512)
-        for name, size in (
-            ("parameters", base),
-            *((name, 0) for name in ("buffers", "gradients", "optimizer", "temporary", "inputs")),
-            ("activations", slope * batch),
-        )
-    }
 
 
 def test_small_growth_on_the_cpu_is_that_of_libraries_where_there_is_a_forecast() -> None:

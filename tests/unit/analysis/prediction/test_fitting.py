@@ -33,73 +33,21 @@ def measured(truth: Fitted, seconds_per_mib: float, **settings: object) -> Measu
     return MeasuredStep(profile=PROFILE, times=times, setup=setup, step_s=step_s)
 
 
-def test_nothing_is_known_without_measured_steps() -> None:
-    assert fit(()) == Fitted()
-
-
 def test_contention_is_compute_on_several_ranks_over_compute_on_one() -> None:
     step = dataclasses.replace(measured(Fitted(), 0.001), silent_step_s=1.25 * PROFILE.compute_s)
     assert contention_of(step) == pytest.approx(1.25)
     assert fit([step]).contention == {2: pytest.approx(1.25)}
-
-
-def test_contention_of_a_step_counts_more_than_that_of_others() -> None:
-    step = dataclasses.replace(measured(Fitted(), 0.001), silent_step_s=1.25 * PROFILE.compute_s)
     alike = simulated(step, Fitted(contention={2: 3.0}))
     assert alike.step_s == pytest.approx(simulated(step, Fitted(contention={2: 1.25})).step_s)
-
-
-def test_without_launches_that_send_nothing_contention_is_unknown() -> None:
     assert fit([measured(Fitted(), 0.001)]).contention == {}
+    assert fit(()) == Fitted()
 
 
-def test_one_step_alone_fits_one_parameter() -> None:
+def test_few_steps_say_what_their_hook_costs() -> None:
     step = measured(Fitted(fp16_s_per_byte=1e-8), 0.002, bucket_cap_mb=1, comm_hook="fp16")
     fitted = fit([step])
     assert fitted.fp16_s_per_byte == pytest.approx(1e-8, rel=0.1)
     assert fitted == Fitted(fp16_s_per_byte=fitted.fp16_s_per_byte, from_launches=1)
-
-
-def test_what_hardly_helps_stays_unknown() -> None:
-    """A parameter that a step does not show would be fitted to noise."""
-    steps = [measured(Fitted(), seconds, bucket_cap_mb=1) for seconds in (0.002, 0.01, 0.03)]
-    noisy = [dataclasses.replace(step, step_s=step.step_s * 1.002) for step in steps]
-    assert fit(noisy) == Fitted(from_launches=3)
-
-
-def test_each_exchange_with_a_hook_takes_longer() -> None:
-    """Not by its bytes: the same gradients in seven buckets cost seven times as much as in one."""
-    truth = Fitted(hook_s=0.003)
-    known = [
-        measured(truth, 0.01, bucket_cap_mb=cap, comm_hook=hook)
-        for cap in (1, 2, 50)
-        for hook in ("none", "fp16")
-    ]
-    assert fit(known).hook_s == pytest.approx(0.003, rel=0.1)
-
-
-def test_fitted_parameters_predict_other_steps() -> None:
-    truth = Fitted(shared_latency=0.5, compute_s_per_byte=3e-9, busy_s_per_byte=1e-9, fp16_s_per_byte=1e-8)
-    known = [
-        measured(truth, seconds, bucket_cap_mb=cap, comm_hook=hook)
-        for seconds in (0.002, 0.01, 0.03)
-        for cap in (1, 2, 50)
-        for hook in ("none", "fp16")
-    ]
-    fitted = fit(known)
-    other = measured(truth, 0.006, bucket_cap_mb=2, comm_hook="fp16", accumulation_steps=2)
-    assert simulated(other, fitted).step_s == pytest.approx(other.step_s, rel=0.03)
-    unfitted = simulated(other, Fitted()).step_s
-    assert abs(simulated(other, fitted).step_s - other.step_s) < abs(unfitted - other.step_s)
-
-
-def test_a_hook_that_was_not_measured_is_not_fitted() -> None:
-    steps = [measured(Fitted(), 0.002, bucket_cap_mb=cap) for cap in (1, 2, 3, 4, 5)] * 2
-    fitted = fit(steps)
-    assert fitted.fp16_s_per_byte is None and fitted.bf16_s_per_byte is None
-
-
-def test_few_steps_say_what_their_hook_costs() -> None:
     truth = Fitted(fp16_s_per_byte=2e-8)
     plain, hooked = measured(truth, 0.001), measured(truth, 0.001, comm_hook="fp16")
     assert hooked.step_s > 1.1 * plain.step_s
@@ -107,6 +55,39 @@ def test_few_steps_say_what_their_hook_costs() -> None:
         fitted = fit(steps)
         assert simulated(hooked, fitted).step_s == pytest.approx(hooked.step_s, rel=0.02)
         assert simulated(plain, fitted).step_s == pytest.approx(plain.step_s, rel=0.02)
+
+
+def test_what_hardly_helps_or_was_not_measured_stays_unknown() -> None:
+    # A parameter that a step does not show would be fitted to noise.
+    steps = [measured(Fitted(), seconds, bucket_cap_mb=1) for seconds in (0.002, 0.01, 0.03)]
+    noisy = [dataclasses.replace(step, step_s=step.step_s * 1.002) for step in steps]
+    assert fit(noisy) == Fitted(from_launches=3)
+    steps = [measured(Fitted(), 0.002, bucket_cap_mb=cap) for cap in (1, 2, 3, 5)]
+    fitted = fit(steps)
+    assert fitted.fp16_s_per_byte is None and fitted.bf16_s_per_byte is None
+
+
+def test_each_exchange_with_a_hook_takes_longer() -> None:
+    """Not by its bytes: the same gradients in seven buckets cost seven times as much as in one."""
+    truth = Fitted(hook_s=0.003)
+    known = [
+        measured(truth, 0.01, bucket_cap_mb=cap, comm_hook=hook)
+        for cap in (1, 50)
+        for hook in ("none", "fp16")
+    ]
+    assert fit(known).hook_s == pytest.approx(0.003, rel=0.1)
+
+
+def test_fitted_parameters_predict_other_steps() -> None:
+    truth = Fitted(shared_latency=0.5, compute_s_per_byte=3e-9, busy_s_per_byte=1e-9)
+    known = [
+        measured(truth, seconds, bucket_cap_mb=cap) for seconds in (0.002, 0.01, 0.03) for cap in (1, 50)
+    ]
+    fitted = fit(known)
+    other = measured(truth, 0.006, bucket_cap_mb=2, accumulation_steps=2)
+    assert simulated(other, fitted).step_s == pytest.approx(other.step_s, rel=0.03)
+    unfitted = simulated(other, Fitted()).step_s
+    assert abs(simulated(other, fitted).step_s - other.step_s) < abs(unfitted - other.step_s)
 
 
 def test_only_steps_over_the_same_link_count() -> None:

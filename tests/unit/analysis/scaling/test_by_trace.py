@@ -43,32 +43,21 @@ def test_ddp_that_looks_for_unused_parameters_has_a_waterfall_from_traces() -> N
     settings = {"strategy": "ddp", "find_unused_parameters": True}
     four = make_trial(world_size=4, oversubscribe=True, **settings)
     wrapped = make_trial(**settings)
-    results = [*_timed(make_trial(), PLAIN_S), *_timed(wrapped, 0.102), *_timed(four, 0.160)]
+    timed = [*_timed(make_trial(), PLAIN_S), *_timed(wrapped, 0.102), *_timed(four, 0.160)]
+    results = [*timed]
     for launch in range(3):
         results.append(recorded_result(wrapped, [0.100], 0.0, idle_host_s=0.002, launch=launch))
         compute = [0.110, 0.110, 0.110, 0.130]
         results.append(recorded_result(four, compute, 0.020, idle_host_s=0.007, launch=launch))
+    unknown = _waterfall(timed).term(COMMUNICATION)
+    assert unknown is not None and unknown.time_s is None and unknown.reason is not None
     waterfall = _waterfall(results)
     assert waterfall.source == "trace"
     assert _times(waterfall) == pytest.approx(
-        {
-            WRAPPER: 0.002,
-            WAITING: 0.015,
-            COMMUNICATION: 0.020,
-            SLOWED_COMPUTE: 0.015,
-            IDLE_HOST: 0.005,
-        }
+        {WRAPPER: 0.002, WAITING: 0.015, COMMUNICATION: 0.020, SLOWED_COMPUTE: 0.015, IDLE_HOST: 0.005}
     )
     rest = [segment for segment in waterfall.segments if segment.name == NOT_SEPARATED]
     assert sum(segment.value for segment in rest) == pytest.approx(4 * (0.060 - 0.057) / 0.160)
-
-
-def test_without_a_recorded_rank_the_terms_are_unknown() -> None:
-    settings = {"strategy": "ddp", "find_unused_parameters": True}
-    four = make_trial(world_size=4, oversubscribe=True, **settings)
-    results = [*_timed(make_trial(), PLAIN_S), *_timed(make_trial(**settings), 0.102), *_timed(four, 0.160)]
-    term = _waterfall(results).term(COMMUNICATION)
-    assert term is not None and term.time_s is None and term.reason is not None
 
 
 def test_a_pipeline_loses_to_bubble_unequal_stages_and_exchange() -> None:

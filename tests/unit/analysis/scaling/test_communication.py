@@ -67,14 +67,14 @@ def _cost(results: list[Result], ranks: int) -> CommunicationCost:
     return communication_cost(by_id[_trial(ranks).trial_id], by_id[_trial(ranks, silent=True).trial_id])
 
 
-@pytest.mark.parametrize("ranks", [2, 8, 64])
+@pytest.mark.parametrize("ranks", [2, 16])
 def test_jitter_is_neither_a_straggler_nor_communication(ranks: int) -> None:
     cost = _cost(_launches(ranks, 0.010, {}), ranks)
     assert cost.communication_s.value == pytest.approx(TRANSFER_S, abs=0.0025)
     assert cost.delay_s is not None and abs(cost.delay_s.value) < 0.003
     assert cost.straggler is not None and not cost.straggler.persistent
     noise = random.Random("reference")
-    steps = [[abs(noise.gauss(0.0, 0.010)) for _ in range(ranks)] for _ in range(2000)]
+    steps = [[abs(noise.gauss(0.0, 0.010)) for _ in range(ranks)] for _ in range(1000)]
     typical = 0.00798  # the mean of |N(0, σ)| is 0.798 σ
     truth = statistics.fmean(max(step) for step in steps) - typical
     assert cost.random_skew_s is not None

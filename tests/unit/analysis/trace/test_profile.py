@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from scalescope.analysis.trace.profile import TraceProfile, profiles
-from scalescope.experiment.recordings import timed_training_of
 from scalescope.results.run import Run
 from scalescope.results.traces.events import trace_name
 from tests.builders.results import make_result, make_trial
@@ -34,18 +33,15 @@ def only_profile(run: Run) -> TraceProfile:
     return profile
 
 
-def test_what_the_early_rank_takes_longer_is_waiting(tmp_path: Path) -> None:
+def test_what_ranks_take_longer_than_the_last_is_waiting(tmp_path: Path) -> None:
     profile = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: LATE}))
     assert profile.transfer_s == pytest.approx(0.020)
     assert profile.waiting_s(0) == pytest.approx(0.020)
     assert profile.waiting_s(1) == pytest.approx(0.0, abs=1e-12)
-
-
-def test_ranks_that_take_turns_in_being_late_all_wait(tmp_path: Path) -> None:
     early, late = cpu_step([(50, 90)]), cpu_step([(70, 90)])
     first = [*early, *moved(early, 100), *moved(late, 200)]
     second = [*early, *moved(late, 100), *moved(early, 200)]
-    profile = only_profile(traced_run(tmp_path, TRIAL, {0: first, 1: second}))
+    profile = only_profile(traced_run(tmp_path / "in turns", TRIAL, {0: first, 1: second}))
     assert profile.transfer_s == pytest.approx(0.020)
     assert [profile.waiting_s(0), profile.waiting_s(1)] == pytest.approx([0.010, 0.010])
 
@@ -66,12 +62,9 @@ def renamed(events: list[Event], name: str) -> list[Event]:
 
 def test_exchanges_that_overlap_cannot_be_added_up(tmp_path: Path) -> None:
     both = steps_of(cpu_step([(40, 60), (50, 90)]))
-    profile = only_profile(traced_run(tmp_path, TRIAL, {0: both, 1: both}))
+    profile = only_profile(traced_run(tmp_path / "both", TRIAL, {0: both, 1: both}))
     assert [bucket.transfer_s for bucket in profile.buckets] == pytest.approx([0.020, 0.040])
     assert (profile.transfer_s, profile.waiting_s(0), profile.waiting_s(1)) == (None, None, None)
-
-
-def test_exchanges_that_overlap_on_one_rank_cannot_be_added_up_either(tmp_path: Path) -> None:
     in_turn, overlapping = (steps_of(cpu_step([(40, end), (60, 90)])) for end in (59, 61))
     alike = only_profile(traced_run(tmp_path / "alike", TRIAL, {0: in_turn, 1: in_turn}))
     assert alike.transfer_s == pytest.approx(0.049)
@@ -79,37 +72,30 @@ def test_exchanges_that_overlap_on_one_rank_cannot_be_added_up_either(tmp_path: 
     assert (profile.transfer_s, profile.waiting_s(0)) == (None, None)
 
 
-@pytest.mark.parametrize("name", ["broadcast", "send", "recv", "reduce", "gather", "scatter"])
-def test_an_exchange_with_a_root_has_an_unknown_transfer_time(tmp_path: Path, name: str) -> None:
-    rooted = {rank: renamed(events, f"gloo:{name}") for rank, events in enumerate([EARLY, LATE])}
-    profile = only_profile(traced_run(tmp_path, TRIAL, rooted))
-    assert [(bucket.name, bucket.transfer_s) for bucket in profile.buckets] == [(name, None)]
-    assert (profile.transfer_s, profile.waiting_s(0)) == (None, None)
-
-
-@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_reduce"])
-def test_a_symmetric_exchange_separates_transfer_from_waiting(tmp_path: Path, name: str) -> None:
-    equals = {rank: renamed(events, f"gloo:{name}") for rank, events in enumerate([EARLY, LATE])}
-    assert only_profile(traced_run(tmp_path, TRIAL, equals)).transfer_s == pytest.approx(0.020)
-
-
-def test_exchanges_with_different_names_on_ranks_are_not_compared(tmp_path: Path) -> None:
-    traces = {0: EARLY, 1: renamed(LATE, "gloo:all_gather")}
-    profile = only_profile(traced_run(tmp_path, TRIAL, traces))
-    assert (profile.transfer_s, profile.waiting_s(0), profile.waiting_s(1)) == (None, None, None)
+def test_only_a_symmetric_exchange_separates_transfer_from_waiting(tmp_path: Path) -> None:
+    for name in ("broadcast", "send", "recv", "reduce", "gather", "scatter", "all_gather", "reduce_scatter"):
+        traces = {rank: renamed(events, f"gloo:{name}") for rank, events in enumerate([EARLY, LATE])}
+        profile = only_profile(traced_run(tmp_path / name, TRIAL, traces))
+        (bucket,) = profile.buckets
+        transfer_s = pytest.approx(0.020) if name in ("all_gather", "reduce_scatter") else None
+        assert (bucket.name, bucket.transfer_s, profile.transfer_s) == (name, transfer_s, transfer_s)
+        assert (profile.waiting_s(0) is None) == (transfer_s is None)
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "buckets"),
     [
-        steps_of(cpu_step([(50, 60), (60, 90)])),
-        [*EARLY[: len(EARLY) // 3], *moved(steps_of(cpu_step(())), 100)],
+        (steps_of(cpu_step([(50, 60), (60, 90)])), 0),
+        ([*EARLY[: len(EARLY) // 3], *moved(steps_of(cpu_step(())), 100)], 0),
+        (renamed(LATE, "gloo:all_gather"), None),
     ],
-    ids=["ranks", "steps"],
+    ids=["ranks", "steps", "names"],
 )
-def test_exchanges_that_do_not_match_are_not_compared(tmp_path: Path, other: list[Event]) -> None:
+def test_exchanges_that_do_not_match_are_not_compared(
+    tmp_path: Path, other: list[Event], buckets: int | None
+) -> None:
     profile = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: other}))
-    assert profile.buckets == ()
+    assert buckets is None or len(profile.buckets) == buckets
     assert (profile.transfer_s, profile.waiting_s(0), profile.waiting_s(1)) == (None, None, None)
     assert profile.overlap is not None
 
@@ -138,41 +124,25 @@ def test_a_trace_without_communication_has_no_overlap(tmp_path: Path) -> None:
 
 
 def test_ddps_counters_are_held_against_the_trace(tmp_path: Path) -> None:
-    profile = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: EARLY}, ddp=(0.040, 0.032)))
+    counters = {"bucket_bytes": "4000,16"}
+    traces = {0: EARLY, 1: EARLY}
+    profile = only_profile(traced_run(tmp_path, TRIAL, traces, ddp=(0.040, 0.032), counters=counters))
     assert profile.span_overlap == pytest.approx(0.5)
     assert profile.ddp_overlap == pytest.approx(0.8)
     assert profile.disagreement == pytest.approx(0.3)
+    assert profile.bucket_bytes == (4000, 16)
+    for number, ddp in enumerate((None, (0.0, 0.0))):
+        without = only_profile(traced_run(tmp_path / str(number), TRIAL, traces, ddp=ddp))
+        assert (without.ddp_overlap, without.disagreement, without.bucket_bytes) == (None, None, None)
 
 
-@pytest.mark.parametrize("ddp", [None, (0.0, 0.0)])
-def test_without_ddps_counters_there_is_no_disagreement(
-    tmp_path: Path, ddp: tuple[float, float] | None
-) -> None:
-    profile = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: EARLY}, ddp=ddp))
-    assert (profile.ddp_overlap, profile.disagreement) == (None, None)
-
-
-def test_the_sizes_of_ddps_buckets_are_read_back(tmp_path: Path) -> None:
-    counters = {"bucket_bytes": "4000,16"}
-    assert only_profile(traced_run(tmp_path, TRIAL, {0: EARLY}, counters=counters)).bucket_bytes == (4000, 16)
-    assert only_profile(traced_run(tmp_path, TRIAL, {0: EARLY})).bucket_bytes is None
-
-
-def test_traced_and_untraced_step_times_are_both_kept(tmp_path: Path) -> None:
+def test_traced_and_untraced_step_times_of_a_configuration_are_kept(tmp_path: Path) -> None:
     timed = [make_result(TRIAL, [[step] * 10] * 2, launch=n) for n, step in enumerate([0.04, 0.09])]
     profile = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: EARLY}, *timed))
     assert profile.untraced_step_s == pytest.approx(0.06)
     assert profile.traced_step_s == pytest.approx(0.12)  # without the first
-
-
-def test_another_configuration_is_not_the_untraced_reference(tmp_path: Path) -> None:
     other = make_result(make_trial(world_size=2, batch_size=20), [[0.04] * 10] * 2)
-    assert only_profile(traced_run(tmp_path, TRIAL, {0: EARLY}, other)).untraced_step_s is None
-
-
-def test_the_timed_counterpart_of_a_recorded_trial_is_the_trial_itself() -> None:
-    assert timed_training_of(recorded(TRIAL)).trial_id == TRIAL.trial_id
-    assert recorded(TRIAL).trial_id != TRIAL.trial_id
+    assert only_profile(traced_run(tmp_path / "other", TRIAL, {0: EARLY}, other)).untraced_step_s is None
 
 
 def test_idle_time_and_kernels_are_those_of_the_ranks(tmp_path: Path) -> None:
@@ -186,13 +156,17 @@ def test_idle_time_and_kernels_are_those_of_the_ranks(tmp_path: Path) -> None:
     assert len(profile.steps) == 4
 
 
-def test_a_missing_trace_is_named_and_the_others_are_read(tmp_path: Path) -> None:
+def test_a_missing_or_empty_trace_is_named_and_the_others_are_read(tmp_path: Path) -> None:
     profile = only_profile(traced_run(tmp_path, TRIAL, {0: EARLY, 1: None}))
     name = trace_name(recorded(TRIAL).trial_id, 0, 1)
     assert list(profile.unread) == [1] and profile.unread[1].startswith(f"{name} does not exist")
     assert list(profile.ranks) == [0]
     assert profile.files[1] == name
     assert profile.transfer_s is None
+    profile = only_profile(traced_run(tmp_path / "empty", TRIAL, {0: steps_of(cpu_step(), 1), 1: []}))
+    assert (profile.ranks, profile.steps, profile.buckets) == ({}, (), ())
+    assert all(reason.endswith(" contains no complete step") for reason in profile.unread.values())
+    assert sorted(profile.unread) == [0, 1]
 
 
 WHOLE = gzip.compress(json.dumps({"traceEvents": EARLY}).encode())
@@ -209,21 +183,14 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
-def test_a_trace_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path, content: bytes) -> None:
+def test_a_trace_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> None:
     run = traced_run(tmp_path, TRIAL, {0: EARLY, 1: EARLY})
     name = trace_name(recorded(TRIAL).trial_id, 0, 1)
-    (tmp_path / name).write_bytes(content)
-    profile = only_profile(run)
-    assert list(profile.ranks) == [0]
-    assert profile.unread[1].startswith(f"{name} cannot be read: ")
-
-
-def test_a_trace_without_a_whole_step_is_named(tmp_path: Path) -> None:
-    profile = only_profile(traced_run(tmp_path, TRIAL, {0: steps_of(cpu_step(), 1), 1: []}))
-    assert (profile.ranks, profile.steps, profile.buckets) == ({}, (), ())
-    assert all(reason.endswith(" contains no complete step") for reason in profile.unread.values())
-    assert sorted(profile.unread) == [0, 1]
+    for content in BROKEN.values():
+        (tmp_path / name).write_bytes(content)
+        profile = only_profile(run)
+        assert list(profile.ranks) == [0]
+        assert profile.unread[1].startswith(f"{name} cannot be read: ")
 
 
 def test_a_trace_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
-"""Activity read from records: per step, and unknown where a record has nothing."""
+"""What ranks did beside computing, by their records: activity, loaders, and what input adds to a step."""
 
 import pytest
 
 from scalescope.analysis.training.activity import RankActivity, activities_of, activity_of
+from scalescope.analysis.training.input_cost import input_cost
+from scalescope.analysis.training.loading import LoaderFacts, loading_of
+from scalescope.experiment.ablations import with_preloaded_input
 from scalescope.results.result import RankRecord
-from tests.builders.results import make_result, make_trial
+from tests.builders.results import make_configuration, make_result, make_trial
 
 STEPS = 4
 
@@ -79,3 +82,77 @@ def test_every_launch_of_the_trial_has_its_ranks() -> None:
     launches = activities_of(results, trial)
     times = [[list(activity.step_times_s) for activity in ranks] for ranks in launches]
     assert times == [[[0.1], [0.2]], [[0.3], [0.4]]]
+
+
+# loaders
+
+
+def record(rank: int = 0, **counters: float | int | str | None) -> RankRecord:
+    named = {name.replace("loader__", "loader/"): value for name, value in counters.items()}
+    return RankRecord(rank=rank, host="here", device="cpu", placement="", counters=named)
+
+
+def test_the_rank_that_spends_most_on_a_batch_counts() -> None:
+    facts = loading_of([record(0, loader_s=0.3, copy_s=0.1), record(1, loader_s=0.1, copy_s=0.5)])
+    assert facts is not None
+    assert (facts.rank, facts.wait_s, facts.copy_s) == (1, 0.1, 0.5)
+
+
+def test_all_that_a_rank_noted_is_read() -> None:
+    facts = loading_of(
+        [
+            record(
+                loader_s=0.1, copy_s=0.0, loader__first_batch_s=2.0, loader__prepare_s=0.4,
+                loader__collate_s=0.1, loader__cpu_s=0.2, loader__workers=4, loader__prefetch_factor=2,
+                loader__pinned=1, loader__persistent=0, loader__restarts=3, loader__cores=8,
+                loader__batch_bytes=1000, loader__shm_bytes=9000, loader__shm_free_bytes=2500,
+            )
+        ]
+    )  # fmt: skip
+    assert facts is not None
+    assert facts.fetch_s == pytest.approx(0.3)
+    assert facts.computes == pytest.approx(0.5)
+    assert (facts.workers, facts.pinned, facts.persistent, facts.restarts) == (4, True, False, 3)
+    assert facts.batches_that_fit == 2
+    assert not facts.is_iterable
+
+
+def test_what_was_not_noted_is_unknown() -> None:
+    facts = loading_of([record(loader_s=0.1, copy_s=0.2)])
+    assert facts == LoaderFacts(rank=0, wait_s=0.1, copy_s=0.2)
+    assert (facts.fetch_s, facts.computes, facts.batches_that_fit) == (None, None, None)
+    assert facts.workers_to_hide(0.1) is None
+    assert not facts.is_iterable
+    facts = loading_of([record(loader_s=0.1, copy_s=0.2, loader__first_batch_s=0.1)])
+    assert facts is not None and facts.is_iterable
+    assert loading_of([record(parameters=3)]) is None
+    assert loading_of([]) is None
+
+
+def test_as_many_processes_hide_preparing_as_batches_are_used_meanwhile() -> None:
+    for batch_s, workers in ((0.1, 4), (0.15, 3), (1.0, 1), (0.0, None)):
+        assert LoaderFacts(rank=0, prepare_s=0.4).workers_to_hide(batch_s) == workers
+
+
+# what input adds to a step
+
+
+LOADED = make_trial(num_workers=0)
+FULL = make_configuration(LOADED, 0.100)
+PRELOADED = make_configuration(with_preloaded_input(LOADED), 0.060)
+
+
+def cost(input_s: float | None, *, has_processes: bool = False) -> float:
+    host = RankActivity(rank=0, host_s={} if input_s is None else {"input": input_s})
+    estimate = input_cost(FULL, PRELOADED, (host,), has_processes=has_processes)
+    assert estimate is not None
+    return estimate.value
+
+
+def test_input_costs_what_preloaded_batches_save_but_no_more_than_the_host_spends() -> None:
+    assert cost(0.045) == pytest.approx(0.040)
+    assert cost(0.001) == pytest.approx(0.001)
+    assert cost(0.001, has_processes=True) == pytest.approx(0.040)
+    assert cost(None) == pytest.approx(0.040)
+    assert input_cost(FULL, FULL, (), has_processes=False) is None
+    assert input_cost(FULL, None, (), has_processes=False) is None

@@ -24,13 +24,11 @@ def _paused(times_s: list[float], steps: Iterable[int], pause_s: float = PAUSE_S
     return times_s
 
 
-@pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("variation", [0.01, 0.15])
-@pytest.mark.parametrize(("count", "period"), [(40, 3), (75, 10), (200, 7), (200, 50), (3000, 500)])
-def test_a_period_and_its_cost_are_recovered(count: int, period: int, variation: float, seed: int) -> None:
-    phase = seed * 7 % period
-    steps = range(phase, count, period)
-    pauses = find_pauses(_paused(_noise(count, seed, variation), steps))
+@pytest.mark.parametrize(("count", "period"), [(40, 3), (75, 10), (200, 50), (1500, 250)])
+def test_a_period_and_its_cost_are_recovered(count: int, period: int, variation: float) -> None:
+    steps = range(14 % period, count, period)
+    pauses = find_pauses(_paused(_noise(count, 2, variation), steps))
     assert (pauses.period, pauses.steps) == (period, tuple(steps))
     assert pauses.cost_s == pytest.approx(PAUSE_S * len(steps) / count, rel=0.35)
     assert pauses.length_s == pytest.approx(PAUSE_S, rel=0.35)
@@ -39,18 +37,21 @@ def test_a_period_and_its_cost_are_recovered(count: int, period: int, variation:
 def test_random_pauses_are_not_called_periodic() -> None:
     made = random.Random(7)
     periodic = 0
-    for seed in range(300):
+    for seed in range(100):
         count = made.choice((50, 75, 150, 400))
         steps = made.sample(range(count), made.randrange(1, 15))
         pauses = find_pauses(_paused(_noise(count, seed), steps, made.uniform(0.02, 0.2)))
         periodic += pauses.period is not None
-    assert periodic <= 6  # three in a row may stand at equal distances by chance
+    assert periodic <= 2  # three in a row may stand at equal distances by chance
 
 
-@pytest.mark.parametrize("variation", [0.0, 0.02, 0.2, 0.6])
-def test_steps_without_pauses_have_none(variation: float) -> None:
-    for seed in range(50):
-        assert find_pauses(_noise(200, seed, variation)).period is None
+def test_steps_without_pauses_have_none() -> None:
+    for variation in (0.0, 0.02, 0.6):
+        for seed in range(10):
+            assert find_pauses(_noise(200, seed, variation)).period is None
+    assert find_pauses([]).period is None
+    assert periodic_pauses([], on_gpu=False) is None
+    assert periodic_pauses([()], on_gpu=False) is None
 
 
 def test_a_missing_pause_and_random_ones_do_not_hide_a_period() -> None:
@@ -67,15 +68,11 @@ def test_pauses_by_a_clock_need_not_stand_at_exact_steps() -> None:
     assert pauses.cost_s == pytest.approx(7 * PAUSE_S / 98, rel=0.2)
 
 
-@pytest.mark.parametrize("steps", [(), (5,), (5, 25), (5, 25, 46), (30, 40, 50)])
+@pytest.mark.parametrize("steps", [(5, 25), (5, 25, 46), (30, 40, 50)])
 def test_too_few_or_irregular_pauses_are_not_periodic(steps: Sequence[int]) -> None:
     pauses = find_pauses(_paused(_noise(60, 3), steps))
     assert (pauses.period, pauses.cost_s) == (None, 0.0)
     assert pauses.other_cost_s == pytest.approx(len(steps) * PAUSE_S / 60, rel=0.2)
-
-
-def test_no_steps_have_no_pauses() -> None:
-    assert find_pauses([]).period is None
 
 
 def _row(step: int, gc_s: float = 0.0, **parts_s: float) -> LongStep:
@@ -105,20 +102,30 @@ def test_pauses_begin_on_the_rank_that_does_not_wait() -> None:
     assert (pauses.period, pauses.origins, pauses.part, pauses.launches) == (10, (0,), "optimizer", 2)
     assert pauses.cost_s == pytest.approx(PAUSE_S / 10, rel=0.1)
     assert pauses.gc_share == 0.0
+    pauses = periodic_pauses([_checkpointing(variation=1.5)], on_gpu=False)
+    assert pauses is not None
+    assert (pauses.period, pauses.origins, pauses.part) == (10, (0,), "optimizer")
+    ranks = tuple(dataclasses.replace(rank, long_steps=None) for rank in _checkpointing())
+    pauses = periodic_pauses([ranks], on_gpu=False)
+    assert pauses is not None
+    assert (pauses.period, pauses.origins, pauses.part, pauses.gc_share) == (10, (), None, None)
 
 
-def test_where_a_step_of_the_users_own_pauses_is_unknown() -> None:
+def test_where_a_single_rank_pauses() -> None:
     steps = range(9, 100, 10)
     rank = _rank(0, steps, (_row(step, input=0.0) for step in steps))
     pauses = periodic_pauses([(rank,)] * 2, on_gpu=False)
     assert pauses is not None
     assert (pauses.period, pauses.part) == (10, None)
-
-
-def test_the_hosts_part_shows_pauses_that_noisy_steps_hide() -> None:
-    pauses = periodic_pauses([_checkpointing(variation=1.5)], on_gpu=False)
+    steps = range(4, 100, 20)
+    pauses = periodic_pauses([(_rank(0, steps, (_row(s, backward=PAUSE_S) for s in steps)),)], on_gpu=False)
     assert pauses is not None
-    assert (pauses.period, pauses.origins, pauses.part) == (10, (0,), "optimizer")
+    assert (pauses.origins, pauses.part) == ((0,), "backward")
+    steps = range(4, 100, 20)
+    rows = [_row(step, gc_s=0.8 * PAUSE_S, forward=PAUSE_S) for step in steps]
+    pauses = periodic_pauses([(_rank(0, steps, rows),)], on_gpu=False)
+    assert pauses is not None
+    assert pauses.gc_share == pytest.approx(0.8, rel=0.1)
 
 
 def test_pauses_outside_all_parts_are_known_on_the_cpu_alone() -> None:
@@ -130,21 +137,6 @@ def test_pauses_outside_all_parts_are_known_on_the_cpu_alone() -> None:
     assert (on_gpu.origins, on_gpu.part) == ((), None)
 
 
-def test_a_single_rank_pauses_wherever_it_is() -> None:
-    steps = range(4, 100, 20)
-    pauses = periodic_pauses([(_rank(0, steps, (_row(s, backward=PAUSE_S) for s in steps)),)], on_gpu=False)
-    assert pauses is not None
-    assert (pauses.origins, pauses.part) == ((0,), "backward")
-
-
-def test_garbage_collection_in_pauses_is_known() -> None:
-    steps = range(4, 100, 20)
-    rows = [_row(step, gc_s=0.8 * PAUSE_S, forward=PAUSE_S) for step in steps]
-    pauses = periodic_pauses([(_rank(0, steps, rows),)], on_gpu=False)
-    assert pauses is not None
-    assert pauses.gc_share == pytest.approx(0.8, rel=0.1)
-
-
 def test_most_launches_must_show_the_same_period() -> None:
     paused, calm = _rank(0, range(4, 100, 20)), _rank(0, [])
     other = _rank(0, range(3, 100, 7))
@@ -154,15 +146,3 @@ def test_most_launches_must_show_the_same_period() -> None:
     assert most is not None
     assert (most.period, most.launches) == (20, 2)
     assert most.cost_s == pytest.approx(PAUSE_S / 20 * 2 / 3, rel=0.1)
-
-
-def test_records_without_long_steps_have_no_origin() -> None:
-    ranks = tuple(dataclasses.replace(rank, long_steps=None) for rank in _checkpointing())
-    pauses = periodic_pauses([ranks], on_gpu=False)
-    assert pauses is not None
-    assert (pauses.period, pauses.origins, pauses.part, pauses.gc_share) == (10, (), None, None)
-
-
-def test_nothing_measured_has_no_pauses() -> None:
-    assert periodic_pauses([], on_gpu=False) is None
-    assert periodic_pauses([()], on_gpu=False) is None

@@ -41,23 +41,17 @@ def test_parts_are_means_over_the_recorded_steps() -> None:
     assert recording.recorded_step_s == pytest.approx(0.2)
     assert recording.parts[step_parts.FORWARD] == pytest.approx(0.1)
     assert set(recording.parts) == set(step_parts.PARTS)
-
-
-def test_a_rank_without_steps_is_left_out() -> None:
     records = [record(0, samples={}), record(1), record(2, samples={"parts/step_s": []})]
     assert [recording.rank for recording in recording_of(*records)] == [1]
 
 
-def test_what_was_not_recorded_is_unknown() -> None:
+def test_what_was_not_recorded_is_unknown_and_zero_is_known() -> None:
     recording = only(record())
     counted = [field.name for field in dataclasses.fields(StepRecording) if field.default is None]
     assert {getattr(recording, name) for name in counted if name != "product_flops_per_s"} == {None}
     assert recording.plain_step_s is None
     assert not recording.product_flops_per_s
     assert (recording.syncs, recording.syncs_were_located, recording.longest_kernels) == ((), False, ())
-
-
-def test_a_counter_of_zero_is_known() -> None:
     recording = only(record(counters={"pageable_copies": 0, "optimizer_kernels": 0.0}))
     assert (recording.pageable_copies, recording.optimizer_kernels) == (0.0, 0.0)
 
@@ -79,15 +73,12 @@ def test_counters_have_their_fields() -> None:
     assert recording.syncs_were_located
 
 
-def test_a_replay_is_known_as_a_whole_or_not_at_all() -> None:
+def test_a_replay_is_known_as_a_whole_and_costs_are_what_it_saves() -> None:
     counters: dict[str, Any] = {f"replay/{name}": value for name, value in REPLAY.items()}
     assert only(record(counters=counters)).replay is None
     assert only(record(counters={**counters, "replay/host_factor": None})).replay is None
     whole = only(record(counters={**counters, "replay/host_factor": 0.5})).replay
     assert whole == ReplayedStep(**REPLAY, host_factor=0.5)
-
-
-def test_costs_are_what_a_replay_saves_and_never_negative() -> None:
     replay = ReplayedStep(**REPLAY, host_factor=1.0)
     assert replay.sync_cost_s == pytest.approx(0.012)
     assert replay.host_cost_s == pytest.approx(0.003)
@@ -124,29 +115,17 @@ def test_idle_time_is_what_kernels_leave_of_a_step_without_a_profiler() -> None:
     assert waiting(plain_step_s=0.001).idle_s == 0.0
 
 
-def test_rare_waits_are_logging() -> None:
-    often, rare = line(0.5), line(0.1)
-    assert waiting(often, rare).frequent_waits == (often,)
-
-
-def test_waits_cost_at_least_their_share_of_idle_time() -> None:
+def test_waits_cost_their_share_of_idle_time_or_what_is_known_beyond_it() -> None:
     assert waiting(line()).wait_cost_s == pytest.approx(0.008 * 12 / 16)
-
-
-def test_waits_cost_what_a_replay_without_them_saves_where_that_is_more() -> None:
     replay = ReplayedStep(**{**REPLAY, "step_s": 0.010, "without_sync_s": 0.003}, host_factor=1.0)
     assert waiting(line(), replay=replay).wait_cost_s == pytest.approx(0.007)
-
-
-def test_waits_cost_the_host_s_time_on_their_lines_beyond_what_the_gpu_computed() -> None:
     lines = (line(time_s=0.005), line(time_s=0.004), line(time_s=None), line(0.1, time_s=1.0))
     assert waiting(*lines, busy_waits_s=0.0015).wait_cost_s == pytest.approx(0.0075)
     assert waiting(*lines, busy_waits_s=None).wait_cost_s == pytest.approx(0.006)
     assert waiting(*lines, busy_waits_s=0.02).wait_cost_s == pytest.approx(0.006)
-
-
-def test_waits_never_cost_more_than_the_gpu_is_idle() -> None:
     assert waiting(line(time_s=0.5), busy_waits_s=0.0).wait_cost_s == pytest.approx(0.008)
+    often, rare = line(0.5), line(0.1)
+    assert waiting(often, rare).frequent_waits == (often,)
 
 
 def test_lines_and_kernels_are_read_from_tables() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalescope.analysis.configurations import Configuration
@@ -100,28 +100,22 @@ def test_on_a_gpu_kernels_are_as_recorded_and_idle_time_is_what_is_left() -> Non
     assert {term.source for term in waterfall.terms} == {"trace"}
 
 
-def test_kernels_that_take_longer_under_the_profiler_are_scaled_to_the_step() -> None:
+def test_kernels_are_scaled_to_the_step_and_idle_time_may_have_no_cause() -> None:
     waterfall = on_gpu(step_s=0.030)
     assert total(waterfall) == pytest.approx(0.030)
     assert waterfall.time_s(waterfalls.FORWARD) == pytest.approx(0.010)
     assert waterfall.time_s(waterfalls.IDLE_SYNC) == 0.0
-
-
-def test_idle_time_that_was_not_recorded_has_an_unknown_cause() -> None:
     waterfall = on_gpu({step_parts.FORWARD: 0.040})
     assert waterfall.time_s(waterfalls.IDLE_UNKNOWN) == pytest.approx(0.060)
     assert total(waterfall) == pytest.approx(STEP_S)
 
 
 def test_what_preloaded_batches_save_replaces_the_trace() -> None:
-    """They save 25 ms: 5 of copies, which have a term of their own, and 20 of waiting."""
+    # They save 25 ms: 5 of copies, which have a term of their own, and 20 of waiting.
     waterfall = on_gpu(input_s=saved_by_preloading(0.075))
     assert waterfall.time_s(waterfalls.IDLE_INPUT) == pytest.approx(0.020)
     assert source(waterfall, waterfalls.IDLE_INPUT) == "ablation"
     assert total(waterfall) == pytest.approx(STEP_S)
-
-
-def test_preloaded_batches_that_save_nothing_mean_no_waiting() -> None:
     waterfall = on_gpu(input_s=saved_by_preloading(0.110))
     assert waterfall.term(waterfalls.IDLE_INPUT) is None
     assert total(waterfall) == pytest.approx(STEP_S)
@@ -133,17 +127,14 @@ def test_the_host_s_time_in_the_optimizer_counts_for_the_optimizer() -> None:
     assert waterfall.time_s(waterfalls.IDLE_HOST) == pytest.approx(0.0025)
     assert source(waterfall, waterfalls.OPTIMIZER) == "ablation"
     assert total(waterfall) == pytest.approx(STEP_S)
-
-
-def test_the_optimizer_takes_no_more_than_the_host_is_slow() -> None:
     waterfall = on_gpu(without_optimizer=no_update(0.020))
     assert waterfall.time_s(waterfalls.OPTIMIZER) == pytest.approx(0.005 + 0.0075)
     assert waterfall.term(waterfalls.IDLE_HOST) is None
-
-
-def test_without_a_recording_a_gpu_s_step_is_unknown() -> None:
-    host = activity(**dict.fromkeys(HOST_PARTS, 0.01))
-    assert step_waterfall(make_configuration(ON_GPU, STEP_S), None, (host,)) is None
+    parts = {step_parts.OTHER_KERNELS: 0.060, step_parts.IDLE_HOST: 0.040}
+    waterfall = on_gpu(parts, without_optimizer=no_update(0.090))
+    assert waterfall.time_s(waterfalls.OPTIMIZER) == pytest.approx(0.010)
+    assert waterfall.time_s(waterfalls.OTHER_KERNELS) == pytest.approx(0.050)
+    assert waterfall.time_s(waterfalls.IDLE_HOST) == pytest.approx(0.040)
 
 
 def test_of_several_ranks_the_recorded_one_is_named() -> None:
@@ -156,6 +147,7 @@ def test_of_several_ranks_the_recorded_one_is_named() -> None:
 TIMES = st.floats(0.0, 0.2)
 
 
+@settings(max_examples=40)
 @given(
     st.dictionaries(st.sampled_from(step_parts.PARTS), TIMES, min_size=1),
     st.floats(0.001, 0.3),
@@ -177,7 +169,7 @@ def test_terms_of_a_gpu_s_step_always_add_up(
 # the CPU
 
 
-def test_on_the_cpu_the_host_s_clock_gives_the_terms() -> None:
+def test_the_terms_are_means_over_ranks_that_are_known() -> None:
     waterfall = on_cpu(activity(input=0.010, forward=0.020, backward=0.040, optimizer=0.010))
     times = {term.name: (term.time_s.value, term.source) for term in waterfall.terms}
     assert times == {
@@ -187,9 +179,6 @@ def test_on_the_cpu_the_host_s_clock_gives_the_terms() -> None:
         waterfalls.OPTIMIZER: (pytest.approx(0.010), "clock"),
         waterfalls.REST: (pytest.approx(0.020), "rest"),
     }
-
-
-def test_the_terms_are_means_over_ranks_that_are_known() -> None:
     waterfall = on_cpu(activity(0, forward=0.020), activity(1, forward=0.060), RankActivity(rank=2))
     assert waterfall.time_s(waterfalls.FORWARD) == pytest.approx(0.040)
     assert waterfall.time_s(waterfalls.REST) == pytest.approx(0.060)
@@ -213,11 +202,14 @@ def test_the_interval_of_an_ablation_is_kept() -> None:
     assert term is not None and term.time_s.has_interval
 
 
-@pytest.mark.parametrize("activities", [(), (RankActivity(rank=0),)])
-def test_a_run_without_host_times_has_no_waterfall(activities: tuple[RankActivity, ...]) -> None:
-    assert step_waterfall(make_configuration(ON_CPU, STEP_S), None, activities) is None
+def test_a_run_without_host_times_or_a_recording_has_no_waterfall() -> None:
+    assert step_waterfall(make_configuration(ON_CPU, STEP_S), None, ()) is None
+    assert step_waterfall(make_configuration(ON_CPU, STEP_S), None, (RankActivity(rank=0),)) is None
+    host = activity(**dict.fromkeys(HOST_PARTS, 0.01))
+    assert step_waterfall(make_configuration(ON_GPU, STEP_S), None, (host,)) is None
 
 
+@settings(max_examples=40)
 @given(
     st.fixed_dictionaries(dict.fromkeys(HOST_PARTS, TIMES)),
     st.floats(0.001, 0.3),
@@ -264,18 +256,7 @@ def test_a_step_of_the_users_own_is_one_term_beside_its_input() -> None:
     ablated = on_cpu(activity(input=0.020), input_s=saved_by_preloading(0.090))
     assert ablated.time_s(waterfalls.INPUT) == pytest.approx(0.010)
     assert total(ablated) == pytest.approx(STEP_S)
-
-
-def test_a_step_of_the_users_own_on_several_ranks_includes_communication() -> None:
     configuration = make_configuration(ON_CPU.replace(strategy="ddp", world_size=2), STEP_S)
     waterfall = step_waterfall(configuration, None, (activity(input=0.0),))
     assert waterfall is not None
     assert [term.name for term in waterfall.terms] == [waterfalls.WHOLE_AND_EXCHANGE]
-
-
-def test_the_optimizer_of_a_step_without_recorded_parts_is_among_its_kernels() -> None:
-    parts = {step_parts.OTHER_KERNELS: 0.060, step_parts.IDLE_HOST: 0.040}
-    waterfall = on_gpu(parts, without_optimizer=no_update(0.090))
-    assert waterfall.time_s(waterfalls.OPTIMIZER) == pytest.approx(0.010)
-    assert waterfall.time_s(waterfalls.OTHER_KERNELS) == pytest.approx(0.050)
-    assert waterfall.time_s(waterfalls.IDLE_HOST) == pytest.approx(0.040)

@@ -19,10 +19,7 @@ def _work(elements: Sequence[float], *, text: bool = True) -> RankWork:
     mean = sum(elements) / len(elements)
     varies = len(set(elements)) > 1
     return RankWork(
-        elements=mean,
-        tokens=mean if text else None,
-        variation=0.0,
-        by_step=tuple(elements) if varies else (),
+        elements=mean, tokens=mean if text else None, variation=0.0, by_step=tuple(elements) if varies else ()
     )
 
 
@@ -59,7 +56,7 @@ def _random_lengths(seed: int) -> list[float]:
     return [float(made.randrange(500, 4000)) for _ in range(STEPS)]
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("ranks", [2, 8])
 def test_batches_of_random_length_cost_what_the_longest_takes_beyond_the_mean(ranks: int) -> None:
     lengths = [_random_lengths(seed) for seed in range(ranks)]
     columns = list(zip(*lengths, strict=True))
@@ -102,12 +99,9 @@ def test_a_rank_with_more_work_and_a_longer_forward_pass_is_the_heaviest() -> No
     assert uneven.most_over_mean == pytest.approx(1.5)
 
 
-@pytest.mark.parametrize("host_s", [_host(0.012, 0.012), _host(0.012, 0.004), ()])
-def test_more_work_that_takes_no_longer_is_not_the_cause(host_s: Sequence[Mapping[str, float]]) -> None:
-    assert uneven_work([_ranks(*CONSTANT, host_s=host_s)], on_gpu=False) is None
-
-
-def test_the_hosts_time_says_nothing_about_a_gpu() -> None:
+def test_more_work_that_takes_no_longer_is_not_the_cause() -> None:
+    for host_s in (_host(0.012, 0.012), _host(0.012, 0.004), ()):
+        assert uneven_work([_ranks(*CONSTANT, host_s=host_s)], on_gpu=False) is None
     assert uneven_work([_ranks(*CONSTANT, host_s=_host(0.004, 0.012))], on_gpu=True) is None
 
 

@@ -1,10 +1,12 @@
-"""Whether two configurations train alike, step by step."""
+"""Whether two configurations train alike, by the losses of their launches."""
 
 import dataclasses
+import math
 
 import pytest
 
 from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.tuning.loss_check import check_losses
 from scalescope.analysis.tuning.losses import loss_of
 from tests.builders.results import make_configuration, make_trial
 
@@ -43,12 +45,39 @@ def test_an_unknown_loss_differs_from_nothing(before: tuple[float, ...], after: 
 
 
 def test_steps_are_counted_from_the_first_of_a_launch() -> None:
-    """The second makes one step of warm-up more; its window begins one step later."""
+    # The second makes one step of warm-up more; its window begins one step later.
     first = with_losses(3.0, 2.0, 1.0, warmup=(4.0,))
     second = with_losses(2.0, 1.0, warmup=(4.0, 3.0), seed=1)
     assert loss_of(first, second) == (0.0, False)
-
-
-def test_differences_to_and_fro_are_none() -> None:
     steps = [1.0 + 0.2 * (-1) ** step for step in range(40)]
     assert loss_of(with_losses(*[1.0] * 40), with_losses(*steps, seed=1))[1] is False
+
+
+# two launches
+
+
+FALLING = tuple(2.0 * math.exp(-step / 100.0) for step in range(200))
+
+
+def test_losses_are_compared_over_the_steps_that_both_have() -> None:
+    check = check_losses(200, FALLING, FALLING)
+    assert (check.change, check.differs, check.refuses, check.last_steps) == (0.0, False, False, 50)
+    check = check_losses(200, (), FALLING)
+    assert (check.change, check.differs, check.last_steps) == (None, False, 0)
+    check = check_losses(200, FALLING, FALLING[:100])
+    assert (check.change, check.last_steps) == (0.0, 25)
+
+
+def test_only_a_lasting_difference_at_the_end_counts() -> None:
+    early = tuple(loss * (1.5 if step < 150 else 1.0) for step, loss in enumerate(FALLING))
+    assert check_losses(200, FALLING, early).differs is False
+    late = tuple(loss * (1.5 if step >= 150 else 1.0) for step, loss in enumerate(FALLING))
+    check = check_losses(200, FALLING, late)
+    assert check.change == pytest.approx(0.5)
+    assert check.refuses
+    assert not check_losses(200, FALLING, [loss * 1.015 for loss in FALLING]).differs
+    assert check_losses(200, FALLING, [loss * 1.03 for loss in FALLING]).differs
+    noisy = [loss * (2.0 if step % 2 else 0.1) for step, loss in enumerate(FALLING)]
+    check = check_losses(200, FALLING, noisy)
+    assert check.change is not None and abs(check.change) > 0.02
+    assert not check.differs

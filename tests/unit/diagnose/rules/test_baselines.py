@@ -1,36 +1,27 @@
-"""Rules about what a speedup is held against."""
+"""Rules about what a speedup is held against, about settings, and about launches that differ."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.finding import Finding
-from scalescope.diagnose.rules import unfair_baseline, weak_as_strong
+from scalescope.diagnose.rules import unfair_baseline, unstable, unused_parameters, weak_as_strong
 from scalescope.experiment.ablations import single_rank_baseline
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
-from tests.builders.facts import abstention, evidence_of, facts_from, finding, make_facts, measured
+from tests.builders.facts import abstention, evidence_of, facts_from, finding, levers, make_facts, measured
 from tests.builders.results import make_configuration, make_trial
 
 
-def test_several_ranks_are_no_fair_baseline() -> None:
+def test_only_plain_training_on_one_rank_is_a_fair_baseline() -> None:
     cause = finding(unfair_baseline.rule(make_facts(ranks=4, baseline_ranks=2)))
     assert evidence_of(cause) == {"baseline": "2 ranks"}
     assert cause.share == 0.0
-
-
-def test_one_rank_in_the_wrapper_is_no_fair_baseline() -> None:
     cause = finding(unfair_baseline.rule(make_facts()))
     assert evidence_of(cause) == {"baseline": "one rank in the wrapper"}
-
-
-def test_plain_training_is_a_fair_baseline() -> None:
     alone = make_configuration(single_rank_baseline(make_facts().trial), 0.1)
     assert unfair_baseline.rule(make_facts(one_rank=alone)) is None
-
-
-def test_the_baseline_itself_is_not_judged() -> None:
     assert unfair_baseline.rule(make_facts(baseline_ranks=2)) is None
 
 
@@ -62,31 +53,43 @@ def test_a_job_that_gets_no_faster_though_ranks_do_more_is_named() -> None:
     assert cause.advice[0].command == (
         "scalescope scale /run/experiment.yaml --world-size 1,2 --global-batch-size 100"
     )
-
-
-def test_a_job_that_gets_as_much_faster_is_no_finding() -> None:
-    assert weak_as_strong.rule(about(100, on_ranks(100, 0.10, 0.11), on_ranks(50, 0.05, 0.06))) is None
-
-
-def test_if_the_batch_was_never_shared_it_abstains_with_the_command_to_run() -> None:
     abstained = abstention(weak_as_strong.rule(about(100, on_ranks(100, 0.10, 0.11))))
     assert abstained.missing == "how fast 2 ranks work on one rank's batch"
     assert abstained.command.endswith("--world-size 1,2 --global-batch-size 100")
 
 
-def test_weak_scaling_with_low_efficiency_is_not_a_finding() -> None:
+def test_other_jobs_than_a_weak_one_that_gets_no_faster_are_no_finding() -> None:
+    assert weak_as_strong.rule(about(100, on_ranks(100, 0.10, 0.11), on_ranks(50, 0.05, 0.06))) is None
     assert weak_as_strong.rule(about(100, on_ranks(100, 0.10, 0.13), on_ranks(50, 0.08, 0.09))) is None
-
-
-def test_strong_scaling_is_not_a_finding() -> None:
     trial = make_trial(strategy="ddp", world_size=2, global_batch_size=100)
     (facts,) = facts_from(measured(single_rank_baseline(trial), 0.1), measured(trial, 0.05))
     assert weak_as_strong.rule(facts) is None
-
-
-def test_ranks_that_share_a_batch_are_held_against_one_rank_of_their_own_kind() -> None:
-    """The other format comes first in the run, and is five times as fast."""
+    # The other format comes first in the run, and is five times as fast.
     others = [on_ranks(batch, 0.02, 0.022, precision="bf16") for batch in (100, 50)]
     same_kind = [on_ranks(100, 0.10, 0.10), on_ranks(50, 0.05, 0.05)]
-    outcome = weak_as_strong.rule(about(100, *others, *same_kind))
-    assert not isinstance(outcome, Finding)
+    assert weak_as_strong.rule(about(100, *others, *same_kind)) is None
+
+
+# settings and launches
+
+
+LOOKING = {"find_unused_parameters": True, "static_graph": False}
+
+
+def test_looking_for_unused_parameters_is_advised_against_unless_it_is_done_once() -> None:
+    cause = finding(unused_parameters.rule(make_facts(changes=LOOKING)))
+    assert levers(cause) == ["find_unused_parameters=no"]
+    assert unused_parameters.rule(make_facts(changes={**LOOKING, "static_graph": True})) is None
+    assert unused_parameters.rule(make_facts()) is None
+
+
+def test_launches_that_differ_are_a_finding() -> None:
+    facts = make_facts()
+    differing = make_configuration(facts.trial, 0.1, 0.12, 0.14)
+    cause = finding(
+        unstable.rule(dataclasses.replace(facts, row=dataclasses.replace(facts.row, configuration=differing)))
+    )
+    assert "launches differ by " in cause.claim
+    assert [evidence.name for evidence in cause.evidence] == ["doubt 1"]
+    assert cause.share == 0.0
+    assert unstable.rule(make_facts()) is None

@@ -65,8 +65,15 @@ def test_exchanges_that_only_pay_for_their_start_are_bound_by_latency() -> None:
     assert levers(cause) == ["batch_size", "accumulation_steps"]
 
 
-def test_latency_of_gloo_is_not_held_against_the_network() -> None:
+def test_latency_of_gloo_and_of_usual_networks_is_not_the_root() -> None:
     assert not finding(exposed_latency.rule(exposed(0.02, buckets=(10_000,), latency_s=0.02))).root
+    cause = finding(exposed_latency.rule(exposed(0.02, buckets=(1000,) * 40, latency_s=3e-4)))
+    assert not cause.root
+    assert cause.share == pytest.approx(0.9 * 0.2)
+    assert levers(cause)[0] == "bucket_cap_mb=100.0"
+    many = exposed(0.02, buckets=(1000,) * 40, latency_s=3e-4, cap_mb=200.0)
+    assert levers(finding(exposed_latency.rule(many))) == ["batch_size", "accumulation_steps"]
+    assert finding(small_buckets.rule(many)).advice == ()
 
 
 def test_a_core_that_gloo_shares_with_the_rank_is_remarked() -> None:
@@ -77,28 +84,9 @@ def test_a_core_that_gloo_shares_with_the_rank_is_remarked() -> None:
         assert "gloo" not in finding(exposed_latency.rule(free)).claim
 
 
-def test_latency_of_a_usual_network_is_not_the_root() -> None:
-    cause = finding(exposed_latency.rule(exposed(0.02, buckets=(1000,) * 40, latency_s=3e-4)))
-    assert not cause.root
-    assert cause.share == pytest.approx(0.9 * 0.2)
-    assert levers(cause)[0] == "bucket_cap_mb=100.0"
-
-
-def test_larger_buckets_are_never_smaller_than_those_in_use() -> None:
-    many = exposed(0.02, buckets=(1000,) * 40, latency_s=3e-4, cap_mb=200.0)
-    assert levers(finding(exposed_latency.rule(many))) == ["batch_size", "accumulation_steps"]
-    assert finding(small_buckets.rule(many)).advice == ()
-
-
-def test_many_bytes_are_not_latency() -> None:
+def test_other_waiting_is_not_latency() -> None:
     assert exposed_latency.rule(exposed(buckets=(50 * MB,))) is None
-
-
-def test_latency_that_was_not_measured_is_not_blamed() -> None:
     assert exposed_latency.rule(make_facts({COMMUNICATION: 0.02}, gradient_bytes=10_000)) is None
-
-
-def test_waiting_far_longer_than_starting_takes_is_not_latency() -> None:
     assert exposed_latency.rule(exposed(0.05, buckets=(10_000,), latency_s=1e-3)) is None
 
 
@@ -122,15 +110,9 @@ def test_a_model_that_computes_little_for_one_small_exchange_is_too_small() -> N
     assert levers(cause) == ["batch_size", "accumulation_steps"]
 
 
-def test_a_model_of_a_megabyte_is_not_called_small() -> None:
+def test_a_model_that_is_large_or_computes_enough_or_has_a_slow_network_is_not_to_blame() -> None:
     assert small_model.rule(little_model(buckets=(MB,))) is None
-
-
-def test_a_small_model_that_computes_enough_is_not_to_blame() -> None:
     assert small_model.rule(little_model(step_s=0.044)) is None
-
-
-def test_a_small_model_on_a_slow_network_is_not_to_blame() -> None:
     assert small_model.rule(little_model(latency_s=1e-3, bytes_per_s=1e7)) is None
 
 
@@ -156,26 +138,18 @@ def test_little_compute_on_a_usual_network_needs_a_larger_batch() -> None:
 def test_the_batch_that_is_advised_would_be_enough() -> None:
     far = little_work(step_s=0.006, batch_size=16)  # 2 ms of compute; 12.3 ms hide 4.1
     assert levers(finding(small_batch.rule(far)))[0] == "batch_size=128"
-
-
-def test_a_batch_that_is_almost_enough_is_doubled() -> None:
     almost = little_work(step_s=0.015, batch_size=16)
     assert levers(finding(small_batch.rule(almost)))[0] == "batch_size=32"
+    assert levers(finding(small_batch.rule(little_work(accumulation_steps=2)))) == ["batch_size=20"]
 
 
-def test_enough_compute_needs_no_larger_batch() -> None:
-    assert small_batch.rule(little_work(step_s=0.017)) is None
-
-
-def test_how_long_a_step_is_does_not_matter_beside_its_ratio_to_the_exchange() -> None:
-    """90 ms are little beside an exchange of 60, and half a millisecond is enough beside one of 0.1."""
+def test_a_batch_is_small_by_its_ratio_to_the_exchange() -> None:
+    # 90 ms are little beside an exchange of 60, and half a millisecond is enough beside one of 0.1.
     long = little_work(step_s=0.15, exposed_s=0.06, buckets=(20 * MB,) * 3)
     assert finding(small_batch.rule(long)).root
     short = little_work(step_s=0.0006, exposed_s=0.0001, buckets=(MB,), latency_s=1e-6, bytes_per_s=1e10)
     assert small_batch.rule(short) is None
-
-
-def test_an_exchange_that_outlasts_compute_needs_a_larger_batch_however_much_is_computed() -> None:
+    assert small_batch.rule(little_work(step_s=0.017)) is None
     facts = little_work(step_s=0.1, exposed_s=0.06, buckets=(60 * MB,), cap_mb=100.0)
     assert evidence_of(finding(small_batch.rule(facts))) == {
         "compute": pytest.approx(0.04),
@@ -186,13 +160,10 @@ def test_an_exchange_that_outlasts_compute_needs_a_larger_batch_however_much_is_
 PCIE = Expected(bytes_per_s=12e9, path="PCIe 3 ×16", source="somewhere")
 
 
-def test_a_small_batch_is_not_blamed_where_the_network_is_slow() -> None:
+def test_a_small_batch_is_not_blamed_for_a_slow_network_or_what_no_batch_could_hide() -> None:
     waiting = {"bytes_per_s": 1e8, "exposed_s": 0.04, "step_s": 0.05}
     assert finding(small_batch.rule(little_work(**waiting))).root
     assert small_batch.rule(little_work(**waiting, changes=ON_GPUS, expected=PCIE)) is None
-
-
-def test_a_small_batch_is_not_blamed_where_no_batch_could_hide_the_exchange() -> None:
     assert small_batch.rule(little_work(bytes_per_s=1e7, exposed_s=0.4, step_s=0.42)) is None
 
 
@@ -206,86 +177,51 @@ def test_a_small_batch_yields_to_a_last_bucket_that_backward_could_hide() -> Non
     assert not finding(last_bucket.rule(long)).root and finding(small_batch.rule(long)).root
 
 
-def test_a_small_batch_yields_to_latency() -> None:
+def test_a_small_batch_yields_to_latency_a_small_model_and_small_buckets() -> None:
     facts = little_work(buckets=(1_500_000,), latency_s=4e-3, bytes_per_s=1e10)
     assert isinstance(exposed_latency.rule(facts), Finding)
     assert small_batch.rule(facts) is None
-
-
-def test_a_small_batch_yields_to_a_small_model() -> None:
     assert small_batch.rule(little_model()) is None
-
-
-def test_a_small_batch_yields_to_small_buckets() -> None:
     facts = little_work(buckets=(100_000,) * 40, latency_s=5e-4, exposed_s=0.01, step_s=0.02)
     assert finding(small_buckets.rule(facts)).root
     assert small_batch.rule(facts) is None
 
 
-def test_a_batch_that_was_accumulated_already_is_not_accumulated_more() -> None:
-    assert levers(finding(small_batch.rule(little_work(accumulation_steps=2)))) == ["batch_size=20"]
-
-
 # last bucket too large
 
+FEWER_BYTES = ["batch_size", "accumulation_steps", "comm_hook"]
 
-def test_a_single_bucket_that_compute_could_hide_costs_all_that_is_exposed() -> None:
-    facts = exposed(0.02, buckets=(20 * MB,))
+
+@pytest.mark.parametrize(
+    ("facts", "root", "share", "advised"),
+    [
+        (exposed(0.02, buckets=(20 * MB,)), True, 0.2, ["bucket_cap_mb"]),  # compute could hide it
+        (exposed(0.08, buckets=(90 * MB,), cap_mb=100.0), False, 0.4, ["bucket_cap_mb"]),  # nothing could
+        (exposed(0.08, buckets=(90 * MB,)), True, 0.8, FEWER_BYTES),  # a giant parameter
+        (exposed(0.03, buckets=(10 * MB, 30 * MB)), True, 0.3, None),  # the first is hidden
+        (exposed(0.08, buckets=(30 * MB, 50 * MB)), False, 0.8 * 50 / 80 / 2, None),  # others are not
+        (exposed(0.03, buckets=(10 * MB, 30 * MB), cap_mb=5.0), True, 0.3, FEWER_BYTES),
+    ],
+)
+def test_a_last_bucket_costs_what_smaller_ones_could_hide(
+    facts: Facts, root: bool, share: float, advised: list[str] | None
+) -> None:
     cause = finding(last_bucket.rule(facts))
-    assert evidence_of(cause) == {"last bucket": 20 * MB, "all buckets": 20 * MB}
-    assert cause.root
-    assert cause.share == pytest.approx(0.2)
-    assert levers(cause) == ["bucket_cap_mb"]
-
-
-def test_a_single_bucket_that_nothing_could_hide_costs_at_most_half() -> None:
-    cause = finding(last_bucket.rule(exposed(0.08, buckets=(90 * MB,), cap_mb=100.0)))
-    assert not cause.root
-    assert cause.share == pytest.approx(0.4)
-
-
-def test_a_single_bucket_with_a_giant_parameter_costs_all_that_is_exposed() -> None:
-    cause = finding(last_bucket.rule(exposed(0.08, buckets=(90 * MB,))))
-    assert cause.root and cause.share == pytest.approx(0.8)
-    assert levers(cause) == ["batch_size", "accumulation_steps", "comm_hook"]
-
-
-def test_a_last_bucket_after_hidden_ones_costs_all_that_is_exposed() -> None:
-    cause = finding(last_bucket.rule(exposed(0.03, buckets=(10 * MB, 30 * MB))))
-    assert evidence_of(cause) == {"last bucket": 30 * MB, "all buckets": 40 * MB}
-    assert cause.root
-    assert cause.share == pytest.approx(0.3)
-
-
-def test_a_last_bucket_after_others_that_are_not_hidden_costs_half_of_its_part() -> None:
-    cause = finding(last_bucket.rule(exposed(0.08, buckets=(30 * MB, 50 * MB))))
-    assert not cause.root
-    assert cause.share == pytest.approx(0.8 * 50 / 80 / 2)
-
-
-def test_a_giant_parameter_is_advised_fewer_bytes_because_no_bucket_splits_it() -> None:
-    cause = finding(last_bucket.rule(exposed(0.03, buckets=(10 * MB, 30 * MB), cap_mb=5.0)))
-    assert levers(cause) == ["batch_size", "accumulation_steps", "comm_hook"]
+    sizes = facts.bucket_bytes or ()
+    assert evidence_of(cause) == {"last bucket": sizes[-1], "all buckets": sum(sizes)}
+    assert (cause.root, cause.share) == (root, pytest.approx(share))
+    assert f"bucket ({sizes[-1] / MB:.1f} MB)" in cause.claim
+    assert advised is None or levers(cause) == advised
 
 
 def test_a_giant_parameter_on_a_slow_network_is_advised_sixteen_bits_first() -> None:
-    facts = exposed(
-        0.5,
-        step_s=0.6,
-        buckets=(10 * MB, 40 * MB),
-        cap_mb=5.0,
-        bytes_per_s=1e8,
-        changes=ON_GPUS,
-        expected=PCIE,
-    )
+    slow = {"bytes_per_s": 1e8, "changes": ON_GPUS, "expected": PCIE}
+    facts = exposed(0.5, step_s=0.6, buckets=(10 * MB, 40 * MB), cap_mb=5.0, **slow)
     assert levers(finding(last_bucket.rule(facts)))[0] == "comm_hook"
 
 
-def test_a_last_bucket_of_less_than_half_is_not_too_large() -> None:
+def test_a_last_bucket_that_is_small_or_only_pays_for_its_start_is_not_too_large() -> None:
     assert last_bucket.rule(exposed(0.03, buckets=(21 * MB, 20 * MB))) is None
-
-
-def test_a_last_bucket_that_only_pays_for_its_start_is_not_too_large() -> None:
     assert last_bucket.rule(exposed(0.01, buckets=(10_000,), latency_s=0.01)) is None
 
 
@@ -301,33 +237,27 @@ def test_autocast_leaves_gradients_in_fp32(precision: str) -> None:
     assert levers(cause) == ["comm_hook=bf16"]
 
 
-@pytest.mark.parametrize("changes", [{"precision": "fp32"}, {"precision": "bf16", "comm_hook": "bf16"}])
-def test_gradients_that_are_as_short_as_compute_are_no_finding(changes: dict[str, Any]) -> None:
-    assert amp_gradients.rule(make_facts({COMMUNICATION: 0.04}, changes=changes)) is None
-
-
-def test_gradients_in_fp32_without_exposed_communication_are_not_a_finding() -> None:
+def test_gradients_that_are_short_or_hidden_are_no_finding() -> None:
+    for changes in ({"precision": "fp32"}, {"precision": "bf16", "comm_hook": "bf16"}):
+        assert amp_gradients.rule(make_facts({COMMUNICATION: 0.04}, changes=changes)) is None
     assert amp_gradients.rule(make_facts({COMMUNICATION: 0.0}, changes={"precision": "bf16"})) is None
 
 
 # communication-bound by bandwidth
 
 
-def test_bandwidth_abstains_where_the_exchange_was_not_measured() -> None:
+def test_bandwidth_abstains_where_the_exchange_or_its_latency_was_not_measured() -> None:
     facts = make_facts({COMMUNICATION: 0.04}, curve=make_curve(), gradient_bytes=None)
     abstained = abstention(exposed_bandwidth.rule(facts))
     assert abstained.command == "scalescope comm --collective all_reduce --world-size 2 --device cpu"
+    facts = make_facts({COMMUNICATION: 0.04}, gradient_bytes=4 * MB)
+    assert abstention(exposed_bandwidth.rule(facts)).missing == "how long the smallest exchange takes"
 
 
 def test_a_hook_halves_what_is_sent() -> None:
     cause = finding(exposed_bandwidth.rule(exposed(0.05, buckets=(40 * MB,), hook="fp16")))
     evidence = evidence_of(cause)
     assert (evidence["gradients sent"], evidence["exchange"]) == (20 * MB, pytest.approx(0.02, rel=0.02))
-
-
-def test_bandwidth_abstains_where_latency_may_be_the_cause() -> None:
-    facts = make_facts({COMMUNICATION: 0.04}, gradient_bytes=4 * MB)
-    assert abstention(exposed_bandwidth.rule(facts)).missing == "how long the smallest exchange takes"
 
 
 def test_bandwidth_is_the_root_only_where_the_network_is_known_to_be_slow_or_nothing_could_hide_it() -> None:

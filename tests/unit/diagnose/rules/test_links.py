@@ -1,17 +1,19 @@
-"""Rules about links: one that is slower than the others, and NCCL on sockets."""
+"""Rules about links and late ranks: a slow link, NCCL on sockets, more work or pauses."""
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
 from scalescope.analysis.comm.nccl_log import NcclChoices
 from scalescope.analysis.comm.pairs import PairRow
-from scalescope.analysis.scaling.waterfall import COMMUNICATION
+from scalescope.analysis.culprit import Straggler
+from scalescope.analysis.scaling.waterfall import COMMUNICATION, RANDOM_SKEW, STRAGGLERS
+from scalescope.analysis.training.pauses import PeriodicPauses
+from scalescope.analysis.training.uneven_work import UnevenWork
 from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.rules import socket_fallback, unequal_links
-from tests.builders.facts import ON_GPUS, abstention, evidence_of, finding, make_facts
+from scalescope.diagnose.rules import random_skew, socket_fallback, straggler, unequal_links
+from tests.builders.facts import ON_GPUS, abstention, evidence_of, facts_from, finding, make_facts, measured
 
 MB = 1_000_000
 
@@ -26,58 +28,24 @@ def linked(slow: Mapping[tuple[int, int], float], *, ranks: int = 4, exposed_s: 
     return make_facts({COMMUNICATION: exposed_s}, ranks=ranks, pairs=pairs)
 
 
-def test_a_rank_whose_every_pair_is_slow_has_the_slow_link() -> None:
-    cause = finding(unequal_links.rule(linked({(0, 2): 1e8, (1, 2): 1e8, (2, 3): 1e8})))
-    evidence = evidence_of(cause)
-    assert (evidence["slow links"], evidence["slowest"]) == ("rank 2's link", pytest.approx(1e8))
-    assert cause.root
-
-
-@pytest.mark.parametrize("ranks", [3, 4])
-def test_a_slow_rank_is_held_against_pairs_without_it(ranks: int) -> None:
-    slow = {(0, other): 1e8 for other in range(1, ranks)}
-    cause = finding(unequal_links.rule(linked(slow, ranks=ranks)))
-    evidence = evidence_of(cause)
-    assert (evidence["slow links"], evidence["usual"]) == ("rank 0's link", pytest.approx(1e9))
-    assert cause.share == pytest.approx(0.5 * 0.9)
-
-
-def test_a_pair_that_is_slow_by_itself_is_named() -> None:
+def test_a_pair_that_is_slow_by_itself_costs_what_a_usual_one_would_not() -> None:
     cause = finding(unequal_links.rule(linked({(1, 3): 1e8})))
     evidence = evidence_of(cause)
     assert evidence["slow links"] == "the link between ranks 1 and 3"
     assert (evidence["slowest"], evidence["usual"]) == (pytest.approx(1e8), pytest.approx(1e9))
-
-
-def test_a_slow_link_costs_the_part_of_waiting_that_a_usual_one_would_not() -> None:
-    cause = finding(unequal_links.rule(linked({(1, 3): 1e8})))
-    assert cause.lost == pytest.approx(2.0 * 0.9)
+    assert cause.root and cause.lost == pytest.approx(2.0 * 0.9)
     assert cause.share == pytest.approx(0.5 * 0.9)
-
-
-def test_it_may_slow_every_exchange_because_nccl_may_avoid_it() -> None:
-    claim = finding(unequal_links.rule(linked({(1, 3): 1e8}))).claim
-    assert claim.endswith("this may slow every exchange, unless the backend avoids it.")
+    (advice,) = cause.advice
+    assert advice.command == "scalescope comm --pairs --world-size 4 --device cpu"
 
 
 def test_a_link_is_compared_with_its_own_kind_of_path() -> None:
-    facts = linked({(0, 2): 1e8, (0, 3): 1e8, (1, 2): 1e8, (1, 3): 1e8, (2, 3): 1e8})
-    paths = {(0, 1): "NV12"}
-    pairs = tuple(
-        dataclasses.replace(pair, path=paths.get((pair.low, pair.high), "PIX")) for pair in facts.pairs
-    )
-    assert unequal_links.rule(dataclasses.replace(facts, pairs=pairs)) is None
-    slower = tuple(
-        dataclasses.replace(pair, time_s=10 * pair.time_s) if (pair.low, pair.high) == (2, 3) else pair
-        for pair in pairs
-    )
-    claim = finding(unequal_links.rule(dataclasses.replace(facts, pairs=slower))).claim
-    assert "others with the same kind of path (PIX) carry 100 MB/s" in claim
-
-
-def test_its_advice_is_to_measure_every_pair() -> None:
-    (advice,) = finding(unequal_links.rule(linked({(1, 3): 1e8}))).advice
-    assert advice.command == "scalescope comm --pairs --world-size 4 --device cpu"
+    facts = linked({(1, 3): 1e8})
+    pairs = tuple(dataclasses.replace(pair, path="PIX") for pair in facts.pairs)
+    claim = finding(unequal_links.rule(dataclasses.replace(facts, pairs=pairs))).claim
+    assert "others with the same kind of path (PIX) carry 1,000 MB/s" in claim
+    alone = tuple(dataclasses.replace(pair, path=f"{pair.low}-{pair.high}") for pair in facts.pairs)
+    assert unequal_links.rule(dataclasses.replace(facts, pairs=alone)) is None
 
 
 def test_pairs_are_measured_over_the_same_links() -> None:
@@ -86,20 +54,9 @@ def test_pairs_are_measured_over_the_same_links() -> None:
     assert abstained.command == "scalescope comm --pairs --world-size 4 --device cpu --link 1gbit"
 
 
-def test_links_that_differ_less_than_twofold_are_equal() -> None:
+def test_links_that_are_alike_alone_or_hidden_are_no_finding() -> None:
     assert unequal_links.rule(linked({(1, 3): 6e8})) is None
-
-
-def test_without_pairs_it_abstains_with_the_command_to_run() -> None:
-    abstained = abstention(unequal_links.rule(make_facts({COMMUNICATION: 0.05}, ranks=4)))
-    assert abstained.command == "scalescope comm --pairs --world-size 4 --device cpu"
-
-
-def test_two_ranks_have_one_link_that_cannot_be_unequal() -> None:
     assert unequal_links.rule(linked({(0, 1): 1e6}, ranks=2)) is None
-
-
-def test_links_do_not_matter_if_no_communication_is_exposed() -> None:
     assert unequal_links.rule(linked({(1, 3): 1e8}, exposed_s=0.0)) is None
     assert unequal_links.rule(make_facts({COMMUNICATION: 0.0}, ranks=4)) is None
 
@@ -117,25 +74,91 @@ def over(nccl: NcclChoices | None, **changes: object) -> Facts:
 
 def test_sockets_are_found_in_the_nccl_log() -> None:
     cause = finding(socket_fallback.rule(over(choices("NET/Socket"))))
-    assert {evidence.name: evidence.value for evidence in cause.evidence} == {
-        "transport": "NET/Socket",
-        "network": "Socket",
-    }
+    assert evidence_of(cause) == {"transport": "NET/Socket", "network": "Socket"}
     assert cause.root
     assert cause.share == pytest.approx(0.5)
 
 
+def test_other_transports_silence_and_wanted_sockets_are_no_finding() -> None:
+    for nccl in (None, choices("P2P/CUMEM"), choices("NET/IB")):
+        assert socket_fallback.rule(over(nccl)) is None
+    for changes in ({"split_gpu": 2}, {"oversubscribe": True}, {"backend": "gloo"}):
+        assert socket_fallback.rule(over(choices("NET/Socket"), **changes)) is None
+
+
+# late ranks
+
+
+def _uneven(heaviest: int | None, cost_s: float) -> UnevenWork:
+    return UnevenWork(
+        unit="tokens",
+        by_rank=(100.0, 200.0),
+        heaviest=heaviest,
+        excess=0.25,
+        cost_s=cost_s,
+        source="step times",
+    )
+
+
+def _late(uneven: UnevenWork | None) -> Facts:
+    """Rank 1 of two is 20 ms of 100 late."""
+    culprit = Straggler(rank=1, time_s=0.02, persistent=True)
+    return make_facts({STRAGGLERS: 0.02}, straggler=culprit, uneven_work=uneven)
+
+
 @pytest.mark.parametrize(
-    "nccl", [None, choices("P2P/CUMEM"), choices("SHM/direct/direct"), choices("NET/IB")]
+    ("uneven", "is_symptom"),
+    [
+        (_uneven(1, 0.01), True),
+        (_uneven(1, 0.002), False),  # it explains too little
+        (_uneven(0, 0.01), False),  # another rank has more
+        (_uneven(None, 0.01), False),
+        (None, False),
+    ],
 )
-def test_other_transports_and_silence_are_no_sockets(nccl: NcclChoices | None) -> None:
-    assert socket_fallback.rule(over(nccl)) is None
+def test_a_late_rank_with_more_work_is_a_symptom(uneven: UnevenWork | None, is_symptom: bool) -> None:
+    assert finding(straggler.rule(_late(uneven))).symptom is is_symptom
 
 
-@pytest.mark.parametrize("changes", [{"split_gpu": 2}, {"oversubscribe": True}])
-def test_ranks_of_one_gpu_were_asked_to_use_sockets(changes: dict[str, Any]) -> None:
-    assert socket_fallback.rule(over(choices("NET/Socket"), **changes)) is None
+@pytest.mark.parametrize(("cost_s", "is_symptom"), [(0.015, True), (0.005, False), (None, False)])
+def test_random_skew_by_batches_is_a_symptom(cost_s: float | None, is_symptom: bool) -> None:
+    uneven = None if cost_s is None else _uneven(None, cost_s)
+    facts = make_facts({RANDOM_SKEW: 0.02}, uneven_work=uneven)
+    assert finding(random_skew.rule(facts)).symptom is is_symptom
 
 
-def test_gloo_always_uses_sockets() -> None:
-    assert socket_fallback.rule(over(choices("NET/Socket"), backend="gloo")) is None
+def _pauses(*origins: int, cost_s: float = 0.015) -> PeriodicPauses:
+    return PeriodicPauses(
+        period=10, length_s=10 * cost_s, cost_s=cost_s, other_cost_s=0.0, launches=1, origins=origins
+    )
+
+
+@pytest.mark.parametrize(
+    ("pauses", "late", "skewed"),
+    [
+        (_pauses(1), True, True),
+        (_pauses(0), False, True),
+        (_pauses(0, 1), False, False),
+        (_pauses(1, cost_s=0.005), False, False),
+    ],
+)
+def test_a_late_rank_or_skew_by_one_that_pauses_is_a_symptom(
+    pauses: PeriodicPauses, late: bool, skewed: bool
+) -> None:
+    facts = dataclasses.replace(_late(None), pauses=pauses)
+    assert finding(straggler.rule(facts)).symptom is late
+    assert finding(random_skew.rule(make_facts({RANDOM_SKEW: 0.02}, pauses=pauses))).symptom is skewed
+
+
+def test_facts_of_a_run_know_uneven_work() -> None:
+    trial = make_facts().trial
+    results = measured(trial, 0.1, 0.1)
+    for result in results:
+        for record, elements in zip(result.ranks, (100.0, 300.0), strict=True):
+            record.counters["work/elements"] = elements
+            record.counters.update({"host/forward_s": elements / 1e4, "host/backward_s": elements / 5e3})
+    baseline = measured(trial.replace(world_size=1), 0.05, 0.05)
+    (facts,) = facts_from(results, baseline)
+    assert facts.uneven_work is not None
+    assert (facts.uneven_work.heaviest, facts.uneven_work.source) == (1, "host time")
+    assert facts.uneven_work.by_rank == (100.0, 300.0)

@@ -11,12 +11,7 @@ from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, STR
 from scalescope.analysis.telemetry import SlowedGpu, TelemetrySummary
 from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.rules import (
-    contention,
-    memory_limit,
-    shared_gpu,
-    throttling,
-)
+from scalescope.diagnose.rules import contention, memory_limit, shared_gpu, throttling
 from scalescope.experiment.ablations import single_rank_baseline
 from tests.builders.facts import (
     ON_GPUS,
@@ -59,19 +54,22 @@ def test_too_many_threads_may_cost_what_waits_for_a_core_as_well() -> None:
     assert levers(cause) == ["threads_per_rank=2"]
 
 
-def test_too_many_threads_are_not_blamed_for_a_slow_network() -> None:
+def test_too_many_threads_are_advised_fewer_and_not_blamed_for_a_slow_network() -> None:
     cause = finding(contention.rule(crowded(bytes_per_s=2e7)))
     assert cause.rule == "too many CPU threads"
     assert cause.share == pytest.approx(0.1)
-
-
-def test_more_ranks_than_cores_keep_one_thread_each() -> None:
     assert levers(finding(contention.rule(crowded(cores=1)))) == ["threads_per_rank=1"]
     assert finding(contention.rule(crowded(cores=1, threads=1))).advice == ()
 
 
 @pytest.mark.parametrize(
-    "facts", [crowded(cores=8), crowded(changes=ON_GPUS), crowded(changes={"stand_in": True})]
+    "facts",
+    [
+        crowded(cores=8),
+        crowded(changes=ON_GPUS),
+        crowded(changes={"stand_in": True}),
+        dataclasses.replace(crowded(), cores=None),
+    ],
 )
 def test_threads_that_have_cores_enough_slow_each_other_by_something_else(facts: Facts) -> None:
     cause = finding(contention.rule(facts))
@@ -79,16 +77,8 @@ def test_threads_that_have_cores_enough_slow_each_other_by_something_else(facts:
     assert cause.share == pytest.approx(0.1)
 
 
-def test_an_unknown_number_of_cores_is_not_too_few() -> None:
-    facts = dataclasses.replace(crowded(), cores=None)
-    assert finding(contention.rule(facts)).rule == "ranks slow each other down"
-
-
-def test_ranks_that_share_a_gpu_on_request_are_not_contention() -> None:
+def test_contention_on_request_of_no_cost_or_unknown_is_no_finding() -> None:
     assert contention.rule(crowded(changes={**ON_GPUS, "oversubscribe": True})) is None
-
-
-def test_contention_that_costs_nothing_or_is_unknown_is_no_finding() -> None:
     assert contention.rule(make_facts({CONTENTION: 0.001}, cores=1)) is None
     assert contention.rule(make_facts({CONTENTION: None}, cores=1)) is None
 
@@ -109,9 +99,6 @@ def test_memory_is_nearly_full_from_92_percent() -> None:
     assert "95 %" in cause.claim
     assert cause.advice[0].command.startswith("scalescope memory /run/experiment.yaml --world-size ")
     assert memory_limit.rule(on_gpu(TelemetrySummary(gpu_memory_bytes=0.9 * GIB))) is None
-
-
-def test_unknown_memory_is_not_full() -> None:
     full = on_gpu(TelemetrySummary(gpu_memory_bytes=GIB))
     assert memory_limit.rule(on_gpu()) is None
     assert memory_limit.rule(dataclasses.replace(full, gpu_memory_bytes=None)) is None
@@ -161,21 +148,15 @@ def test_a_hot_gpu_of_another_rank_does_not_take_that_loss(gpus: tuple[str | Non
     assert (cause.lost, cause.term) == (0.0, "")
 
 
-def test_a_power_cap_on_a_healthy_run_is_not_a_finding() -> None:
+def test_a_power_cap_of_one_gpu_alone_is_a_finding() -> None:
     assert throttling.rule(on_gpu(slowed("a", cap=1.0))) is None
     capped = slowed("a", cap=1.0)
     both = dataclasses.replace(
         capped, slowed_gpus=(*capped.slowed_gpus, dataclasses.replace(capped.slowed_gpus[0], uuid="b"))
     )
     assert throttling.rule(late(both, "a", "b")) is None  # all are capped alike
-
-
-def test_a_power_cap_of_the_late_rank_s_gpu_alone_is_its_cause() -> None:
     facts = late(slowed("b", cap=1.0), "a", "b")
     assert finding(throttling.rule(facts)).lost == pytest.approx(facts.culprit_lost)
-
-
-def test_a_power_cap_that_one_rank_alone_does_not_have_is_a_finding() -> None:
     facts = make_facts({COMMUNICATION: 0.04}, telemetry=slowed("a", cap=1.0), changes=ON_GPUS)
     free = make_configuration(single_rank_baseline(facts.trial), 0.06)
     alone = dataclasses.replace(facts, one_rank=with_telemetry(free, TelemetrySummary(power_w=200.0)))
@@ -183,13 +164,10 @@ def test_a_power_cap_that_one_rank_alone_does_not_have_is_a_finding() -> None:
     assert throttling.rule(facts) is None  # not known of one rank
 
 
-def test_an_unknown_clock_is_not_invented() -> None:
+def test_an_unknown_clock_is_not_invented_and_a_gpu_that_others_heat_not_judged() -> None:
     cause = finding(throttling.rule(on_gpu(slowed("a", None, heat=0.5))))
     assert "clock" not in cause.claim
     assert throttling.rule(on_gpu()) is None
-
-
-def test_a_gpu_that_others_heat_is_not_judged() -> None:
     facts = dataclasses.replace(on_gpu(slowed("a", heat=0.5)), has_other_load=True)
     assert "other load" in abstention(throttling.rule(facts)).missing
 
@@ -200,8 +178,5 @@ def test_ranks_that_share_a_gpu_lose_what_they_do_not_deliver() -> None:
     assert cause.root
     assert cause.share == pytest.approx(0.4)
     assert shared_gpu.rule(make_facts({CONTENTION: 0.04}, changes=ON_GPUS)) is None
-
-
-def test_a_shared_gpu_never_gives_speed_back() -> None:
     facts = make_facts({CONTENTION: -0.02}, changes={**ON_GPUS, "oversubscribe": True})
     assert finding(shared_gpu.rule(facts)).lost == 0.0

@@ -1,14 +1,19 @@
-"""Rules about nodes: cores far from their devices, network errors, no GPUDirect, unused cards."""
+"""Rules about nodes: far cores, network errors, no GPUDirect, unused cards, and nodes that differ."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scalescope.analysis.comm.nccl_log import NcclChoices
+from scalescope.analysis.culprit import Straggler
+from scalescope.analysis.scaling.waterfall import STRAGGLERS
+from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.run_rules import far_cores, network_errors, no_gpudirect, unused_nics
+from scalescope.diagnose.run_rules import far_cores, network_errors, no_gpudirect, unequal_nodes, unused_nics
+from scalescope.launch.fake import TWO_CORES
 from scalescope.results.run import Run
 from tests.builders.facts import ON_GPUS, abstention, evidence_of, finding, make_facts
 from tests.unit.analysis.checks.test_node_facts import (
@@ -113,3 +118,65 @@ def test_a_few_gpus_do_not_need_all_cards_and_slower_ones_are_for_something_else
     slow = dataclasses.replace(TOPOLOGY.nics[1], rate_bytes_per_s=3e9)
     nodes = environment("n1", "n2", topology=dataclasses.replace(TOPOLOGY, nics=(TOPOLOGY.nics[0], slow)))
     assert unused_nics.rule(run_of(nodes), (connected(choices(n1=("mlx5_0",), n2=("mlx5_0",))),)) is None
+
+
+# nodes that should be alike
+
+
+CORES = {"name": "cores", "values": {"64": ["n1"], "32": ["n2"]}}
+CORES_AS_SENTENCE = "cores: 64 on n1; 32 on n2"  # as earlier versions stored it
+
+
+def run_on(*differences: object, **cores: int) -> Run:
+    """A run on nodes with so many cores each."""
+    nodes = {
+        host: dataclasses.asdict(dataclasses.replace(TWO_CORES, cores=count)) for host, count in cores.items()
+    }
+    environment = {"node_differences": list(differences), "nodes": nodes}
+    return Run(path=Path("run"), environment=environment, results=(), warnings=())
+
+
+def behind(rank: int, *, persistent: bool = True) -> Straggler:
+    return Straggler(rank=rank, time_s=0.02, persistent=persistent)
+
+
+def test_equal_nodes_give_no_finding() -> None:
+    assert unequal_nodes.rule(run_on(), ()) is None
+    old = Run(path=Path("run"), environment={}, results=(), warnings=())
+    assert unequal_nodes.rule(old, ()) is None
+
+
+@pytest.mark.parametrize("stored", [CORES, CORES_AS_SENTENCE])
+def test_a_run_without_scaling_has_the_finding_too(stored: object) -> None:
+    (found,) = diagnose(run_on(stored)).findings
+    assert found.rule == "nodes differ"
+    assert found.claim.startswith("cores: 64 on n1; 32 on n2. ")
+    assert found.share == 0.0
+    assert {evidence.name: evidence.value for evidence in found.evidence} == {"cores": "64 on n1; 32 on n2"}
+
+
+def test_where_one_rank_is_late_its_node_is_named_with_what_it_costs() -> None:
+    late = make_facts({STRAGGLERS: 0.02}, ranks=4, straggler=behind(2), hosts=("n1", "n1", "n2", "n2"))
+    found = unequal_nodes.rule(run_on(CORES, n1=64, n2=32), (late,))
+    assert found is not None
+    assert "rank 2 on n2" in found.claim.lower()
+    assert found.share == pytest.approx(0.2)
+    assert found.lost == pytest.approx(0.8)
+    assert found.certain
+
+
+def test_a_late_rank_like_most_or_uncertain_is_not_for_the_difference() -> None:
+    late = make_facts({STRAGGLERS: 0.02}, ranks=3, straggler=behind(1), hosts=("n1", "n2", "n3"))
+    found = unequal_nodes.rule(run_on(CORES, n1=64, n2=32, n3=32), (late,))
+    assert found is not None and found.share == 0.0
+    doubtful = Estimate(0.02, -0.01, 0.05)
+    late = make_facts({STRAGGLERS: doubtful}, straggler=behind(1), hosts=("n1", "n2"))
+    found = unequal_nodes.rule(run_on(CORES, n1=64, n2=32), (late,))
+    assert found is not None and found.share > 0.0 and not found.certain
+
+
+@pytest.mark.parametrize("hosts", [(), ("n1", "n2")])
+def test_no_node_is_named_if_the_host_of_the_late_rank_is_unknown(hosts: tuple[str, ...]) -> None:
+    changing = make_facts({STRAGGLERS: 0.02}, straggler=behind(1, persistent=not hosts), hosts=hosts)
+    found = unequal_nodes.rule(run_on(CORES, n1=64, n2=32), (changing,))
+    assert found is not None and found.share == 0.0

@@ -62,44 +62,26 @@ def waiting(*sites: SyncSite, **known: Any) -> StepFacts:
     return facts(recording(syncs=sites, **{"replay": replayed(without_sync_s=0.003), **known}))
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_the_line_that_waits_is_named_with_its_cost(ranks: int) -> None:
-    on_ranks = dataclasses.replace(waiting(LINE), configuration=facts(ranks=ranks).configuration)
-    cause = finding(host_synchronization.rule(on_ranks))
+def test_the_line_that_waits_is_named_with_its_cost() -> None:
+    cause = finding(host_synchronization.rule(waiting(LINE)))
     assert cause.rule == "host synchronization"
-    assert cause.cost_s == pytest.approx(0.007)
-    assert cause.share == pytest.approx(0.7)
-    assert cause.estimated and cause.root
+    assert (cause.cost_s, cause.share) == pytest.approx((0.007, 0.7))
+    assert cause.estimated and cause.root and cause.leads
+    few = {step_parts.FORWARD: 0.0088, step_parts.IDLE_SYNC: 0.0012}  # 12 % of the step wait, then 9 %
+    fewer = {step_parts.FORWARD: 0.0091, step_parts.IDLE_SYNC: 0.0009}
+    for parts, leads in ((few, True), (fewer, False)):
+        assert finding(host_synchronization.rule(facts(recording(parts, syncs=(LINE,))))).leads is leads
     assert evidence_of(cause) == {"model.py:31": 48.0, "GPU idle": pytest.approx(0.008)}
     assert "model.py:31" in cause.claim and "x.item()" in cause.claim
     (advice,) = cause.advice
     assert advice.argv == () and advice.label.startswith("model.py:31")
 
 
-def test_the_cost_is_at_least_the_idle_time_that_follows_on_waits() -> None:
-    cause = finding(host_synchronization.rule(waiting(LINE, replay=replayed(without_sync_s=0.009))))
-    assert cause.cost_s == pytest.approx(0.006)
-
-
-def test_without_a_replay_the_idle_time_that_follows_on_waits_is_the_cost() -> None:
-    assert finding(host_synchronization.rule(waiting(LINE, replay=None))).cost_s == pytest.approx(0.006)
-
-
-def test_the_cost_is_never_more_than_the_gpu_is_idle() -> None:
-    busy = {step_parts.FORWARD: 0.009, step_parts.IDLE_SYNC: 0.005}
-    shorter = replayed(without_sync_s=0.002)
-    cause = finding(host_synchronization.rule(facts(recording(busy, syncs=(LINE,), replay=shorter))))
-    assert cause.cost_s == pytest.approx(0.001)
-
-
-def test_a_wait_that_only_the_trace_knows_is_named_by_its_operation() -> None:
+def test_waits_that_only_the_trace_knows_and_many_lines() -> None:
     cause = finding(host_synchronization.rule(waiting(TRACED)))
     assert list(evidence_of(cause)) == ["aten::nonzero", "GPU idle"]
     assert cause.evidence[0].source == "trace"
     assert "aten::nonzero" in cause.claim and "aten::nonzero" in cause.advice[0].label
-
-
-def test_the_first_lines_are_listed_and_all_are_counted() -> None:
     sites = [dataclasses.replace(LINE, line=line) for line in range(1, 6)]
     cause = finding(host_synchronization.rule(waiting(*sites)))
     assert [advice.label.partition(": ")[0] for advice in cause.advice] == [
@@ -141,9 +123,6 @@ def test_a_host_that_launches_too_slowly_costs_what_a_fast_one_saves() -> None:
     assert cause.estimated and not cause.symptom
     assert evidence_of(cause) == {"kernels": 500.0, "kernel": pytest.approx(4.0)}
     assert levers(cause) == ["compile=reduce-overhead", "batch_size"]
-
-
-def test_the_length_of_kernels_may_be_unknown() -> None:
     assert evidence_of(finding(host_bound.rule(slow_host(kernel_median_s=None)))) == {"kernels": 500.0}
 
 
@@ -182,9 +161,6 @@ def test_a_gpu_that_waits_for_a_busy_core_is_started_too_slowly() -> None:
     assert evidence["step"] == pytest.approx(STEP_S)
     assert levers(cause) == ["compile=reduce-overhead", "batch_size"]
     assert cause.share == 0.0  # what it costs was not measured
-
-
-def test_graphs_that_are_replayed_already_are_not_advised() -> None:
     assert levers(finding(host_bound.rule(facts(telemetry=IDLE, compile="reduce-overhead")))) == [
         "batch_size"
     ]

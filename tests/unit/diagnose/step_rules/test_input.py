@@ -58,6 +58,11 @@ def prepared(
     )
 
 
+def with_settings(facts: StepFacts, **changes: object) -> StepFacts:
+    trial = facts.trial.replace(**changes)
+    return dataclasses.replace(facts, configuration=dataclasses.replace(facts.configuration, trial=trial))
+
+
 # input-bound
 
 
@@ -67,61 +72,38 @@ def test_one_rank_that_waits_as_well_costs_speed_and_not_scaling() -> None:
     assert "One rank waits as well" in cause.claim
     assert cause.share == pytest.approx(0.2)
     assert (cause.cost_s, cause.estimated) == (pytest.approx(0.02), False)
-
-
-@pytest.mark.parametrize("alone_s", [0.002, None])
-def test_ranks_that_wait_for_each_other_s_loaders_cost_scaling(alone_s: float | None) -> None:
-    assert "One rank" not in finding(input_bound.rule(waiting(0.08, known={"alone_wait_s": alone_s}))).claim
-
-
-def test_one_rank_is_not_compared_with_itself() -> None:
     cause = finding(input_bound.rule(waiting(0.08, ranks=1, known={"alone_wait_s": 0.02})))
     assert "One rank" not in cause.claim
     assert cause.lost == pytest.approx(0.2)
+    for alone_s in (0.002, None):  # ranks wait for each other's loaders
+        cause = finding(input_bound.rule(waiting(0.08, known={"alone_wait_s": alone_s})))
+        assert "One rank" not in cause.claim
 
 
 def test_more_loader_processes_are_advised_and_then_to_look_further_ahead() -> None:
     assert levers(finding(input_bound.rule(waiting(0.08)))) == ["num_workers=4", "prefetch_factor=8"]
-
-
-@pytest.mark.parametrize(
-    ("cores", "workers", "advised"),
-    [
-        (64, 2, ["num_workers=4"]),
-        (6, 2, ["num_workers=3"]),
-        (4, 2, []),
-        (2, 2, []),
-        (2, 0, ["num_workers=1"]),
-    ],
-)
-def test_no_more_loader_processes_are_advised_than_there_are_cores(
-    cores: int, workers: int, advised: list[str]
-) -> None:
-    facts = waiting(0.08, num_workers=workers, known={"machine": {"cores": cores}})  # on two ranks
-    assert [lever for lever in levers(finding(input_bound.rule(facts))) if "workers" in lever] == advised
-
-
-def test_a_loader_without_processes_gets_two_and_cannot_look_ahead() -> None:
     assert levers(finding(input_bound.rule(waiting(0.08, num_workers=0)))) == ["num_workers=2"]
-
-
-def test_a_loader_that_looks_further_ahead_already_is_not_advised_to_look_less_far() -> None:
     cause = finding(input_bound.rule(waiting(0.08, prefetch_factor=16)))
     assert levers(cause) == ["num_workers=4"]
 
 
-def test_a_wait_of_less_than_three_percent_is_no_finding() -> None:
+def test_no_more_loader_processes_are_advised_than_there_are_cores() -> None:
+    cases = {(64, 2): ["num_workers=4"], (6, 2): ["num_workers=3"], (4, 2): [], (2, 0): ["num_workers=1"]}
+    for (cores, workers), advised in cases.items():
+        facts = waiting(0.08, num_workers=workers, known={"machine": {"cores": cores}})  # on two ranks
+        assert [lever for lever in levers(finding(input_bound.rule(facts))) if "workers" in lever] == advised
+
+
+def test_waits_that_are_short_uncertain_or_not_for_samples_are_no_finding() -> None:
     assert input_bound.rule(waiting(0.098)) is None
-
-
-def test_a_wait_that_may_be_none_is_no_finding() -> None:
     facts = step_facts(ranks=2, step_s=(0.09, 0.10, 0.11), preloaded_s=(0.05, 0.08, 0.11))
     assert input_bound.rule(facts) is None
-
-
-def test_samples_that_are_not_loaded_are_not_waited_for() -> None:
     assert input_bound.rule(step_facts(ranks=2)) is None
     assert input_bound.rule(step_facts()) is None
+    facts = step_facts(changes=ON_GPUS, activities=host_times({"input": 0.09}))
+    assert input_bound.rule(facts) is None
+    facts = step_facts(changes=ON_GPUS, terms_s={IDLE_INPUT: 0.001}, activities=host_times({"input": 0.09}))
+    assert input_bound.rule(facts) is None
 
 
 def test_input_yields_to_copies() -> None:
@@ -129,33 +111,16 @@ def test_input_yields_to_copies() -> None:
     assert finding(input_bound.rule(copying(SLOW_LOADER))).share == pytest.approx(0.2)
 
 
-def test_without_preloaded_samples_the_host_s_clock_tells_on_the_cpu() -> None:
+def test_without_preloaded_samples_the_waterfall_or_the_host_s_clock_tells() -> None:
+    for term, changes in ((IDLE_INPUT, ON_GPUS), (INPUT, {})):
+        facts = step_facts(changes=changes, terms_s={term: 0.05}, activities=host_times({"input": 0.09}))
+        cause = finding(input_bound.rule(facts))
+        assert (cause.cost_s, cause.estimated) == (pytest.approx(0.05), True)
+        assert cause.evidence[0].source == "recorded steps"
     facts = step_facts(activities=host_times({"input": 0.03, "forward": 0.07}, {"input": 0.04}))
     cause = finding(input_bound.rule(facts))
     assert (cause.cost_s, cause.estimated) == (pytest.approx(0.04), True)
     assert "preloaded" not in cause.claim
-
-
-def test_on_a_gpu_the_host_may_wait_while_kernels_run() -> None:
-    facts = step_facts(changes=ON_GPUS, activities=host_times({"input": 0.09}))
-    assert input_bound.rule(facts) is None
-
-
-@pytest.mark.parametrize(
-    ("term", "changes", "source"), [(IDLE_INPUT, ON_GPUS, "recorded steps"), (INPUT, {}, "recorded steps")]
-)
-def test_without_preloaded_samples_the_waterfall_tells(
-    term: str, changes: Mapping[str, object], source: str
-) -> None:
-    facts = step_facts(changes=changes, terms_s={term: 0.05}, activities=host_times({"input": 0.09}))
-    cause = finding(input_bound.rule(facts))
-    assert (cause.cost_s, cause.estimated) == (pytest.approx(0.05), True)
-    assert cause.evidence[0].source == source
-
-
-def test_a_gpu_that_does_not_wait_for_samples_is_not_input_bound() -> None:
-    facts = step_facts(changes=ON_GPUS, terms_s={IDLE_INPUT: 0.001}, activities=host_times({"input": 0.09}))
-    assert input_bound.rule(facts) is None
 
 
 def test_what_takes_long_is_named_with_the_processes_that_would_hide_it() -> None:
@@ -173,6 +138,7 @@ def test_one_process_is_counted_as_one() -> None:
     assert cause.advice[0].label == "1 loader process per rank"
     waiting_for_one = finding(input_bound.rule(prepared(0.1, 0.02, workers=1)))
     assert "in its loader process" in waiting_for_one.claim
+    assert "would" not in finding(input_bound.rule(prepared(0.01, workers=2))).claim.partition("Preparing")[2]
 
 
 def test_cores_that_cannot_keep_up_are_told_and_samples_must_become_cheaper() -> None:
@@ -181,20 +147,10 @@ def test_cores_that_cannot_keep_up_are_told_and_samples_must_become_cheaper() ->
     assert levers(cause)[0] == "num_workers=4"
     assert "samples" in cause.advice[-1].label
     assert cause.advice[-1].argv == ()
-
-
-def test_a_slow_collate_is_what_must_become_cheaper() -> None:
     assert "collate_fn" in finding(input_bound.rule(prepared(0.1, 0.09, cores=2))).advice[-1].label
-
-
-def test_samples_that_wait_for_storage_need_no_core() -> None:
     cause = finding(input_bound.rule(prepared(0.1, cores=2, cpu_s=0.001)))
     assert levers(cause)[0] == "num_workers=5"
     assert "5 loader processes would hide it" in cause.claim
-
-
-def test_processes_that_should_keep_up_are_not_told_how_many_would_hide_it() -> None:
-    assert "would" not in finding(input_bound.rule(prepared(0.01, workers=2))).claim.partition("Preparing")[2]
 
 
 def test_a_loader_that_is_pinned_to_few_cores_may_use_them_all() -> None:
@@ -229,18 +185,11 @@ def test_an_iterable_of_ready_batches_needs_a_loader_first() -> None:
     assert (advice.argv, "DataLoader" in advice.label) == ((), True)
 
 
-def test_a_user_s_loader_has_the_processes_that_it_asked_for() -> None:
-    """The setting is not given then, and settings that need it cannot be tried."""
-    facts = prepared(0.1, workers=2)
-    trial = facts.trial.replace(num_workers=None)
-    facts = dataclasses.replace(facts, configuration=dataclasses.replace(facts.configuration, trial=trial))
+def test_processes_are_those_the_loader_asked_for_and_batches_those_of_a_pass() -> None:
+    # The setting is not given then, and settings that need it cannot be tried.
+    facts = with_settings(prepared(0.1, workers=2), num_workers=None)
     assert levers(finding(input_bound.rule(facts))) == ["num_workers=5"]
-
-
-def test_batches_of_an_accumulated_step_are_used_up_faster() -> None:
-    facts = prepared(0.04, workers=1)
-    trial = facts.trial.replace(accumulation_steps=2)
-    facts = dataclasses.replace(facts, configuration=dataclasses.replace(facts.configuration, trial=trial))
+    facts = with_settings(prepared(0.04, workers=1), accumulation_steps=2)
     assert "4 loader processes would hide it" in finding(input_bound.rule(facts)).claim
 
 
@@ -254,33 +203,18 @@ def test_batches_that_are_ready_and_still_hold_steps_up_are_copy_bound() -> None
     assert cause.root
     assert cause.share == pytest.approx(0.2)
     assert levers(cause) == ["prefetch_stream=True", "pin_memory=True"]
-
-
-@pytest.mark.parametrize(("loader_s", "is_ready"), [(0.005, True), (0.007, False)])
-def test_a_loader_is_ready_that_takes_less_than_a_third_of_the_wait(loader_s: float, is_ready: bool) -> None:
-    """Of 20 ms: a copy may be short on the host, where the GPU waits for it."""
-    outcome = copy_bound.rule(copying((loader_s, 0.001)))
-    assert (outcome is not None) is is_ready
-
-
-@pytest.mark.parametrize("times", [SLOW_LOADER, None])
-def test_a_loader_that_is_slower_or_unknown_is_not_copy_bound(times: tuple[float, float] | None) -> None:
-    assert copy_bound.rule(copying(times)) is None
-
-
-def test_nothing_is_copied_on_the_cpu() -> None:
-    assert copy_bound.rule(waiting(0.08, batch_times_s=SLOW_COPY)) is None
-
-
-def test_copies_that_cost_nothing_are_no_finding() -> None:
-    facts = waiting(0.099, batch_times_s=SLOW_COPY, changes=ON_GPUS)
-    assert copy_bound.rule(facts) is None
-
-
-def test_memory_that_is_pinned_already_is_not_advised() -> None:
     assert levers(finding(copy_bound.rule(copying(pin_memory=True)))) == ["prefetch_stream=True"]
     both = copying(pin_memory=True, prefetch_stream=True)
     assert finding(copy_bound.rule(both)).advice == ()
+
+
+def test_a_loader_is_ready_that_takes_less_than_a_third_of_the_wait() -> None:
+    """Of 20 ms: a copy may be short on the host, where the GPU waits for it."""
+    assert copy_bound.rule(copying((0.005, 0.001))) is not None
+    for times in ((0.007, 0.001), SLOW_LOADER, None):
+        assert copy_bound.rule(copying(times)) is None
+    assert copy_bound.rule(waiting(0.08, batch_times_s=SLOW_COPY)) is None  # nothing is copied on the CPU
+    assert copy_bound.rule(waiting(0.099, batch_times_s=SLOW_COPY, changes=ON_GPUS)) is None  # too little
 
 
 def pageable(
@@ -288,10 +222,7 @@ def pageable(
 ) -> StepFacts:
     """One rank on a GPU that copies from pageable memory, by its recording."""
     recorded = recording(
-        pageable_copies=copies,
-        pageable_bytes=size,
-        pageable_s=time_s,
-        parts={step_parts.COPIES: exposed_s},
+        pageable_copies=copies, pageable_bytes=size, pageable_s=time_s, parts={step_parts.COPIES: exposed_s}
     )
     return step_facts(
         settings={"num_workers": 2}, changes=ON_GPUS, recording=recorded, **{"loading": loader(), **known}
@@ -304,23 +235,18 @@ def test_pageable_copies_are_named_with_their_rate() -> None:
     assert evidence_of(cause)["rate"] == pytest.approx(3e9)
     assert "60.0 MB per step" in cause.claim and "3.0 GB/s" in cause.claim
     assert levers(cause) == ["prefetch_stream=True", "pin_memory=True"]
-
-
-def test_copies_that_kernels_hide_cost_nothing() -> None:
-    assert copy_bound.rule(pageable(exposed_s=0.001)) is None
-
-
-def test_the_waterfall_s_copies_count_where_there_is_one() -> None:
     assert copy_bound.rule(pageable(waterfall=step_facts(terms_s={COPIES: 0.001}).waterfall)) is None
     cause = finding(copy_bound.rule(pageable(waterfall=step_facts(terms_s={COPIES: 0.01}).waterfall)))
     assert cause.cost_s == pytest.approx(0.01)
+    facts = dataclasses.replace(copying(), recording=pageable().recording)
+    cause = finding(copy_bound.rule(facts))
+    assert "3.0 GB/s" in cause.claim
+    assert not cause.estimated
 
 
-def test_small_copies_are_not_judged_by_their_rate() -> None:
+def test_copies_that_are_hidden_small_or_page_locked_are_no_finding() -> None:
+    assert copy_bound.rule(pageable(exposed_s=0.001)) is None
     assert copy_bound.rule(pageable(copies=1000.0, size=4000.0)) is None
-
-
-def test_page_locked_copies_are_no_finding() -> None:
     assert copy_bound.rule(pageable(copies=0.0, size=0.0, time_s=0.0)) is None
     assert copy_bound.rule(step_facts(changes=ON_GPUS, recording=recording())) is None
 
@@ -336,15 +262,10 @@ def test_what_preloaded_batches_do_not_save_is_copied_by_the_model() -> None:
     assert copy_bound.rule(batches_alone) is None
 
 
-@pytest.mark.parametrize(
-    "known", [{"loading": loader(pinned=True)}, {"loading": loader(batch_bytes=15 * MB)}]
-)
-def test_copies_of_the_model_itself_get_a_line_to_change(known: dict[str, Any]) -> None:
-    assert "in the model" in finding(copy_bound.rule(pageable(**known))).advice[-1].label
-
-
-def test_batches_that_are_on_the_device_already_are_not_what_is_copied() -> None:
-    facts = step_facts(changes=ON_GPUS, recording=pageable().recording)
+def test_copies_of_the_model_itself_get_a_line_to_change() -> None:
+    for loading in (loader(pinned=True), loader(batch_bytes=15 * MB)):
+        assert "in the model" in finding(copy_bound.rule(pageable(loading=loading))).advice[-1].label
+    facts = step_facts(changes=ON_GPUS, recording=pageable().recording)  # batches are on the device already
     (advice,) = finding(copy_bound.rule(facts)).advice
     assert "in the model" in advice.label
 
@@ -353,10 +274,3 @@ def test_an_iterable_pins_its_batches_itself() -> None:
     cause = finding(copy_bound.rule(pageable(loading=loader(workers=None))))
     assert cause.advice[0].argv == ()
     assert levers(cause)[1:] == ["prefetch_stream=True"]
-
-
-def test_a_measured_finding_names_the_rate_of_a_recording() -> None:
-    facts = dataclasses.replace(copying(), recording=pageable().recording)
-    cause = finding(copy_bound.rule(facts))
-    assert "3.0 GB/s" in cause.claim
-    assert not cause.estimated

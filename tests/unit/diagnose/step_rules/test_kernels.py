@@ -45,26 +45,18 @@ def test_fp32_leaves_matrix_units_idle(formats: tuple[str, ...], words: str, ran
     assert cause.share == 0.0
 
 
-def test_a_gpu_without_matrix_units_leaves_none_idle() -> None:
+def test_matrix_units_that_are_unknown_in_use_or_not_there_are_no_finding() -> None:
+    for machine in (None, {}, {"gpus": [{"memory_bytes": 1}]}):
+        assert "number formats" in abstention(matrix_units.rule(on_gpu(machine=machine))).missing
     assert matrix_units.rule(on_gpu(machine=machine_with())) is None
-
-
-@pytest.mark.parametrize("machine", [None, {}, {"gpus": [{"memory_bytes": 1}]}])
-def test_a_gpu_whose_formats_were_not_recorded_is_not_judged(machine: dict[str, Any] | None) -> None:
-    assert "number formats" in abstention(matrix_units.rule(on_gpu(machine=machine))).missing
-
-
-@pytest.mark.parametrize("changes", [{"precision": "tf32"}, {"precision": "bf16"}, {"device": "cpu"}])
-def test_other_formats_and_processors_have_no_idle_matrix_units(changes: dict[str, Any]) -> None:
-    assert matrix_units.rule(on_gpu(changes=changes)) is None
+    for changes in ({"precision": "tf32"}, {"precision": "bf16"}, {"device": "cpu"}):
+        assert matrix_units.rule(on_gpu(changes=changes)) is None
 
 
 def products(total_s: float, in_units_s: float = 0.0, **known: Any) -> dict[str, Any]:
     return {
         "recording": recording(
-            matrix_product_s=total_s,
-            matrix_unit_s=in_units_s,
-            **{"product_flops_per_s": RATES, **known},
+            matrix_product_s=total_s, matrix_unit_s=in_units_s, **{"product_flops_per_s": RATES, **known}
         )
     }
 
@@ -74,11 +66,10 @@ def test_products_in_fp32_cost_what_a_shorter_format_would_save() -> None:
     assert (cause.cost_s, cause.estimated) == (pytest.approx(0.04 * 7 / 8), True)
     assert "8.0 times" in cause.claim
     assert levers(cause) == ["precision=tf32", "precision=bf16", "precision=fp16"]
-
-
-def test_without_tf32_the_next_format_counts() -> None:
     cause = finding(matrix_units.rule(on_gpu(**products(0.04), machine=machine_with("fp16"))))
     assert cause.cost_s == pytest.approx(0.04 * 14 / 15)
+    cause = finding(matrix_units.rule(on_gpu(**products(0.05, product_flops_per_s=None))))
+    assert (cause.share, cause.estimated) == (0.0, False)
 
 
 @pytest.mark.parametrize(
@@ -93,11 +84,6 @@ def test_without_tf32_the_next_format_counts() -> None:
 )
 def test_products_that_would_gain_little_are_no_finding(known: dict[str, Any]) -> None:
     assert matrix_units.rule(on_gpu(**known)) is None
-
-
-def test_products_of_unknown_speed_have_no_cost() -> None:
-    cause = finding(matrix_units.rule(on_gpu(**products(0.05, product_flops_per_s=None))))
-    assert (cause.share, cause.estimated) == (0.0, False)
 
 
 def test_products_outside_autocast_are_told() -> None:
@@ -224,7 +210,7 @@ def test_the_measured_time_of_an_update_goes_before_the_trace() -> None:
         updating(kernels=None),
         updating(terms_s={OPTIMIZER: 0.005}),
         updating(recording=None),
-        updating(terms_s=None),
+        updating(terms_s=None, activities=host_times({"optimizer": 0.05})),
         with_own_optimizer(updating(), "Lion"),
         with_own_optimizer(updating(model={"optimizer_is_fused": True}), "AdamW"),
     ],
@@ -237,26 +223,15 @@ def test_an_optimizer_that_cannot_or_need_not_be_fused_is_no_finding(facts: Step
 def test_an_optimizer_of_the_workload_gets_a_line_to_change() -> None:
     (advice,) = finding(unfused_optimizer.rule(with_own_optimizer(updating(), "Adam"))).advice
     assert (advice.argv, "torch.optim.Adam(..., fused=True)" in advice.label) == ((), True)
-
-
-def test_a_fused_setting_does_not_fuse_an_optimizer_of_the_workload() -> None:
     facts = with_own_optimizer(updating(changes={"fused_optimizer": True}), "Adam")
     assert finding(unfused_optimizer.rule(facts)).advice[0].argv == ()
 
 
 @pytest.mark.parametrize(("optimizer", "is_finding"), [("adamw", True), ("sgd", False)])
-def test_on_the_cpu_only_an_optimizer_of_several_passes_gains(optimizer: str, is_finding: bool) -> None:
+def test_on_the_cpu_and_for_sharded_parameters_only_adam_gains(optimizer: str, is_finding: bool) -> None:
+    """On the CPU only an optimizer of several passes gains; torch fuses only Adam for sharded parameters."""
     facts = step_facts(settings={"optimizer": optimizer}, activities=host_times({"optimizer": 0.02}))
     assert (unfused_optimizer.rule(facts) is not None) is is_finding
-
-
-@pytest.mark.parametrize(("optimizer", "is_finding"), [("adamw", True), ("sgd", False)])
-def test_torch_fuses_only_adam_for_sharded_parameters(optimizer: str, is_finding: bool) -> None:
     facts = updating(ranks=2, changes={"strategy": "fsdp", "optimizer": optimizer})
     assert (unfused_optimizer.rule(facts) is not None) is is_finding
     assert unfused_optimizer.rule(updating(ranks=2, changes={"optimizer": optimizer})) is not None
-
-
-def test_on_a_gpu_the_host_s_time_is_not_that_of_the_kernels() -> None:
-    facts = updating(terms_s=None, activities=host_times({"optimizer": 0.05}))
-    assert unfused_optimizer.rule(facts) is None

@@ -27,16 +27,10 @@ def test_buffers_that_travel_before_every_step_are_counted() -> None:
     assert "400 B of buffers" in finding(buffers.rule(broadcasting(400))).claim
     assert cause.share == 0.0
     assert levers(cause) == ["broadcast_buffers=no"]
-
-
-def test_buffers_that_stay_or_do_not_exist_are_no_finding() -> None:
     assert buffers.rule(broadcasting(on=False)) is None
     for none in (0, None):
         assert buffers.rule(broadcasting(none)) is None
     assert buffers.rule(broadcasting(ranks=1)) is None
-
-
-def test_buffers_cost_what_sending_them_takes() -> None:
     cause = finding(buffers.rule(broadcasting(4_000_000, exchange=make_curve(1e-4, 1e8))))
     assert cause.cost_s == pytest.approx(0.04, rel=0.02)
     assert cause.estimated
@@ -49,10 +43,7 @@ def test_buffers_cost_what_sending_them_takes() -> None:
 
 def normalizing(layers: int | None = 53, *, ranks: int = 2, batch_size: int = 32, **known: Any) -> StepFacts:
     return step_facts(
-        ranks=ranks,
-        settings={"batch_size": batch_size},
-        model=ModelFacts(sync_batch_norms=layers),
-        **known,
+        ranks=ranks, settings={"batch_size": batch_size}, model=ModelFacts(sync_batch_norms=layers), **known
     )
 
 
@@ -63,14 +54,8 @@ def test_each_layer_exchanges_twice() -> None:
     assert cause.estimated
     (advice,) = cause.advice
     assert (advice.argv, advice.changes_job) == ((), True)
-
-
-def test_exchanges_of_unknown_length_have_no_cost() -> None:
     cause = finding(sync_batch_norm.rule(normalizing()))
     assert (cause.share, cause.estimated) == (0.0, False)
-
-
-def test_few_samples_per_rank_need_the_statistics_of_all() -> None:
     assert finding(sync_batch_norm.rule(normalizing(batch_size=4))).advice == ()
 
 
@@ -127,9 +112,6 @@ def test_a_loader_s_processes_need_cores_as_well() -> None:
     assert levers(cause) == ["num_workers=2"]
     assert threads.rule(crowded(threads_per_rank=2, wait=0.08, **fed)) is None
     assert threads.rule(crowded(threads_per_rank=2, cores=6, **fed)) is None
-
-
-def test_the_machine_s_cores_count_where_the_rank_may_use_them_all() -> None:
     facts = dataclasses.replace(crowded(cores=None), machine={"cores": 3})
     assert levers(finding(threads.rule(facts))) == ["threads_per_rank=3"]
 
