@@ -70,24 +70,17 @@ class Measured:
 def test_every_term_is_recovered(model: ClusterModel, ranks: int) -> None:
     run = Measured(model, ranks)
     assert run.terms == pytest.approx(run.truth.terms(), abs=_NEAR * run.truth.step_s)
+    waterfall = run.row["waterfall"]
+    assert waterfall["delivered"] + sum(term["lost"] for term in waterfall["terms"]) == pytest.approx(ranks)
+    if (model, ranks) == (SLOW, 64):  # the network is busy for longer than the rank is late
+        assert run.terms["stragglers"] < 0.1 * SLOW.slow_s
+        assert run.terms["random skew"] == 0.0  # and never negative
+        assert waterfall["slowest_rank"]["rank"] == 5
 
 
-def test_terms_and_delivered_speed_add_up_to_the_ranks() -> None:
-    waterfall = Measured(SLOW, 64).row["waterfall"]
-    assert waterfall["delivered"] + sum(term["lost"] for term in waterfall["terms"]) == pytest.approx(64.0)
-
-
-@pytest.mark.parametrize("ranks", [8, 64])
-def test_a_slow_rank_is_named(ranks: int) -> None:
-    finding = Measured(replace(SLOW, gradient_bytes=100_000_000), ranks).findings["straggling rank"]
+def test_a_slow_rank_is_named() -> None:
+    finding = Measured(replace(SLOW, gradient_bytes=100_000_000), 64).findings["straggling rank"]
     assert finding["evidence"]["rank"]["value"] == 5
-
-
-def test_a_delay_that_queued_transfers_hide_is_not_counted_and_skew_is_not_negative() -> None:
-    run = Measured(SLOW, 64)  # the network is busy for longer than the rank is late
-    assert run.terms["stragglers"] < 0.1 * SLOW.slow_s
-    assert run.terms["random skew"] == 0.0
-    assert run.row["waterfall"]["slowest_rank"]["rank"] == 5
 
 
 def test_jitter_of_many_ranks_is_random_skew_and_no_slow_rank() -> None:

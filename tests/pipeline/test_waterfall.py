@@ -111,17 +111,11 @@ def test_a_pipeline_is_held_against_one_rank_that_nobody_could_ask_for() -> None
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "zero1", "scratch_ddp"])
+@pytest.mark.parametrize("strategy", ["fsdp", "zero1"])
 def test_sharded_strategies_have_a_waterfall_too(strategy: str) -> None:
     model = CostModel(wrapper_s=0.001, exposed_comm_s={2: 0.008})
     terms = terms_of(measured(model, **WEAK, strategy=strategy)[-1])
     assert (terms["wrapper"], terms["communication"]) == pytest.approx((0.001, 0.008))
-
-
-def test_without_a_waterfall_nothing_is_measured_for_it() -> None:
-    launcher = FakeLauncher(CostModel())
-    scale(ask("scale", **WEAK), launcher, RecordingWatcher(), waterfall=False)
-    assert len({trial for trial, _ in launcher.launched}) == 3  # plain, wrapped, and two ranks
 
 
 def test_without_a_one_rank_run_waiting_for_samples_is_not_communication() -> None:
