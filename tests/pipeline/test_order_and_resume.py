@@ -132,7 +132,7 @@ def test_resume_with_other_settings_is_refused() -> None:
 
 
 def test_resume_on_another_machine_is_refused() -> None:
-    asked: dict[str, Any] = {"threads_per_rank": 1, "repeats": 2}
+    asked: dict[str, Any] = {"threads_per_rank": 1}
     train(ask("train", **asked), FakeLauncher(MODEL), RecordingWatcher())
     files = {path: path.read_bytes() for path in Path("run").iterdir() if path.is_file()}
     launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, cores=64))
@@ -315,14 +315,14 @@ def test_a_line_that_was_cut_off_is_measured_again() -> None:
 @pytest.mark.parametrize(
     ("study", "asked"),
     [
-        (train, {"world_size": [1, 2], "batch_size": [10, 20, 30], "repeats": 2}),
+        (train, {"world_size": [1, 2], "batch_size": [10, 20, 30]}),
         (
             scale,
-            {"world_size": [1, 2, 4], "global_batch_size": [40, 80], "bucket_cap_mb": "none", "repeats": 2},
+            {"world_size": [1, 2, 4], "global_batch_size": [40, 80], "bucket_cap_mb": "none"},
         ),
         (
             standard_run,
-            {"world_size": [1, 2], "precision": "bf16", "lr": "1e-3", "bucket_cap_mb": [1, 25], "repeats": 2},
+            {"world_size": [1, 2], "precision": "bf16", "lr": "1e-3", "bucket_cap_mb": [1, 25]},
         ),
         (train, {"env.OMP_NUM_THREADS": [1, 2], "name": "null", "budget": "2h"}),
     ],
@@ -331,7 +331,7 @@ def test_a_line_that_was_cut_off_is_measured_again() -> None:
 def test_the_experiment_file_repeats_the_run(study: Callable[..., Report], asked: dict[str, Any]) -> None:
     verb = "run" if study is standard_run else "scale" if study is scale else "train"
     first, second = FakeLauncher(MODEL), FakeLauncher(MODEL)
-    original = study(ask(verb, output_dir="a", **asked), first, RecordingWatcher())
+    original = study(ask(verb, output_dir="a", repeats=2, **asked), first, RecordingWatcher())
     repeated = study(ask(verb, output_dir="b", file=Path("a/experiment.yaml")), second, RecordingWatcher())
     assert first.launched == second.launched
     assert Path("a/experiment.yaml").read_text() == Path("b/experiment.yaml").read_text()

@@ -94,8 +94,9 @@ def covers(estimate: Estimate | None, truth: float) -> bool:
 def test_the_truth_lies_in_the_intervals_of_noisy_runs() -> None:
     noisy = dataclasses.replace(MODEL, launch_noise=0.02)
     trials = plan_of(world_size=[1, 2, 4], batch_size=50, steps_per_epoch=5).trials
+    trials = tuple(trial for trial in trials if trial.benchmark == "train")
     hits: dict[tuple[str, int], list[bool]] = {}
-    for seed in range(200):
+    for seed in range(100):
         for row in scaling_rows(configurations(results_of(trials, noisy, seed))):
             if row.is_baseline:
                 continue
@@ -108,10 +109,10 @@ def test_the_truth_lies_in_the_intervals_of_noisy_runs() -> None:
             for name, (estimate, truth) in truths.items():
                 hits.setdefault((name, row.ranks), []).append(covers(estimate, truth))
     assert {key: len(covered) for key, covered in hits.items()} == {
-        (name, ranks): 200 for name in ("speedup", "efficiency", "exposed") for ranks in (2, 4)
+        (name, ranks): 100 for name in ("speedup", "efficiency", "exposed") for ranks in (2, 4)
     }
     for key, covered in hits.items():
-        assert 186 <= sum(covered) <= 198, key  # 93 % to 99 % of 200
+        assert 91 <= sum(covered) <= 99, key
     everything = [hit for covered in hits.values() for hit in covered]
     assert 0.93 <= sum(everything) / len(everything) <= 0.97
 

@@ -69,11 +69,8 @@ def test_the_standard_run_shows_the_machine_and_measures_scaling_memory_and_coll
 def test_memory_of_user_models_is_measured_with_the_requested_batches() -> None:
     workload = f"{Path(__file__).parents[2] / 'examples/own_model.py'}:build"
     watcher = RecordingWatcher()
-    standard_run(
-        ask("run", workload=workload, batch_size=[16, 48], world_size=[1, 2], repeats=1),
-        FakeLauncher(MODEL),
-        watcher,
-    )
+    request = ask("run", workload=workload, batch_size=[16, 48], world_size=[1, 2], repeats=1)
+    standard_run(request, FakeLauncher(MODEL), watcher)
     memory_trials = [trial for trial, _ in watcher.launched if trial.settings["benchmark"] == "memory"]
     assert sorted(trial.rank_batch_size for trial in memory_trials) == [16, 48]
 
@@ -85,9 +82,8 @@ def test_a_failed_memory_measurement_is_a_remark_not_a_failure(bad_input: bool) 
             return Outcome(status="failed", reason="Expected more than 1 value", bad_input=bad_input)
         return None
 
-    report = standard_run(
-        ask("run", batch_size=50, repeats=1), FakeLauncher(MODEL, outcomes=refuse), RecordingWatcher()
-    )
+    launcher = FakeLauncher(MODEL, outcomes=refuse)
+    report = standard_run(ask("run", batch_size=50, repeats=1), launcher, RecordingWatcher())
     assert report.exit_code == 0
     assert not any(section.title == "Failed" for section in report.sections)
     assert report.sections[-1].lines == (
