@@ -69,21 +69,31 @@ def test_scale_explains_a_command_by_what_its_first_round_showed() -> None:
     assert all(trial == without_observations(trial) for trial, _ in commands)
 
 
-def test_the_rows_of_a_command_are_exact_without_noise() -> None:
+def test_the_rows_of_a_command_are_exact_and_random_skew_is_separated_by_recorded_ranks() -> None:
     report = scale(ask("scale", command=COMMAND, repeats=2), FakeLauncher(PLAIN), RecordingWatcher())
     one, two = summary_of(report.path)["results"]["scaling"]
     step_s = PLAIN.fixed_s + 32 * PLAIN.per_sample_s
     assert (one["batch_size"], two["batch_size"], two["mode"]) == (32, 32, "weak")
     assert two["speedup"] == pytest.approx(2.0 * step_s / (step_s + 0.004))
     assert two["exposed_comm_s"] == pytest.approx(0.004)
+    late = FakeLauncher(CostModel(**COST, late_s={1: 0.003}))
+    report = scale(ask("scale", command=COMMAND, repeats=2, output_dir="late"), late, RecordingWatcher())
+    waterfall = summary_of(report.path)["results"]["scaling"][-1]["waterfall"]
+    terms = {term["name"]: term for term in waterfall["terms"]}
+    assert list(terms) == ["contention", "stragglers", "random skew", "communication"]
+    assert terms["communication"]["time_s"] == pytest.approx(0.004)
+    assert not terms["communication"]["includes"]
 
 
-def test_a_script_that_shares_its_samples_scales_strongly() -> None:
-    model = CostModel(**COST, script=SimulatedScript(samples=64, shares_samples=True))
-    report = scale(ask("scale", command=COMMAND, repeats=2), FakeLauncher(model), RecordingWatcher())
+def test_a_script_that_shares_its_samples_scales_strongly_and_no_share_of_it_is_recorded() -> None:
+    script = SimulatedScript(samples=64, shares_samples=True, wrapper="fsdp1")
+    watcher = RecordingWatcher()
+    launcher = FakeLauncher(CostModel(**COST, script=script))
+    report = scale(ask("scale", command=COMMAND, repeats=1), launcher, watcher)
     modes = {result.trial.mode for result in run_of(report).results if result.trial.is_command}
     assert modes == {"strong"}
     assert not any(result.trial.settings["global_batch_size"] for result in run_of(report).results[:2])
+    assert recorded(watcher) == {"arrivals, script, 2 ranks": 1}
 
 
 @pytest.mark.parametrize("wrapper", ["fsdp1", "none"])
@@ -123,27 +133,20 @@ def test_train_adds_preloaded_input_where_a_loader_was_observed() -> None:
     }
 
 
-@pytest.mark.parametrize(("model", "options"), [(PLAIN, {}), (LOADING, {"breakdown": False})])
-def test_train_otherwise_measures_the_command_alone(model: CostModel, options: dict[str, bool]) -> None:
-    request = ask("train", command=COMMAND, world_size=2, repeats=2)
-    report = train(request, FakeLauncher(model), RecordingWatcher(), **options)
-    assert labels(run_of(report)) == {"script, 2 ranks, batch 32": 2}
+def test_train_otherwise_measures_the_command_alone_even_if_samples_are_unknown() -> None:
+    report = train(ask("train", command=COMMAND, world_size=2), FakeLauncher(PLAIN), RecordingWatcher())
+    assert labels(run_of(report)) == {"script, 2 ranks, batch 32": 1}
+    uncounted = FakeLauncher(CostModel(**COST, script=SimulatedScript(counts_samples=False)))
+    request = ask("train", command="python train.py", output_dir="uncounted")
+    report = train(request, uncounted, RecordingWatcher())
+    assert report.exit_code == 0
+    assert labels(run_of(report)) == {"script, 1 rank": 1}
 
 
 def recorded(watcher: RecordingWatcher) -> dict[str, int]:
     """How often what was recorded."""
     launched = (trial for trial, _ in watcher.launched if trial.is_command and not trial.is_training)
     return dict(Counter(trial.label for trial in launched))
-
-
-def test_random_skew_of_a_command_is_separated_by_recorded_ranks() -> None:
-    model = CostModel(**COST, late_s={1: 0.003})
-    report = scale(ask("scale", command=COMMAND, repeats=2), FakeLauncher(model), RecordingWatcher())
-    waterfall = summary_of(report.path)["results"]["scaling"][-1]["waterfall"]
-    terms = {term["name"]: term for term in waterfall["terms"]}
-    assert list(terms) == ["contention", "stragglers", "random skew", "communication"]
-    assert terms["communication"]["time_s"] == pytest.approx(0.004)
-    assert not terms["communication"]["includes"]
 
 
 def test_on_a_gpu_train_records_a_command_once_and_shows_its_parts() -> None:
@@ -185,13 +188,6 @@ def test_nothing_is_recorded_where_it_is_not_wanted(
     assert launches == [(True, False, number) for number in range(1 if more else 3)]
 
 
-def test_a_share_that_a_command_cannot_take_is_not_recorded() -> None:
-    script = SimulatedScript(samples=64, shares_samples=True, wrapper="fsdp1")
-    watcher = RecordingWatcher()
-    scale(ask("scale", command=COMMAND, repeats=1), FakeLauncher(CostModel(**COST, script=script)), watcher)
-    assert recorded(watcher) == {"arrivals, script, 2 ranks": 1}
-
-
 def test_ranks_that_could_not_do_without_communication_are_held_against_a_recorded_one() -> None:
     def refused(trial: Trial, launch: int) -> Outcome | None:
         reason = "this torch cannot take the collectives out of FSDP2"
@@ -204,13 +200,6 @@ def test_ranks_that_could_not_do_without_communication_are_held_against_a_record
     report = scale(ask("scale", command=COMMAND, repeats=1), launcher, watcher)
     assert recorded(watcher) == {"arrivals, script, 2 ranks": 1, "arrivals, script, 1 rank": 1}
     assert summary_of(report.path)["results"]["scaling"][-1]["waterfall"]["method"] == "trace"
-
-
-def test_unknown_samples_are_no_reason_to_fail() -> None:
-    model = CostModel(**COST, script=SimulatedScript(counts_samples=False))
-    report = train(ask("train", command="python train.py"), FakeLauncher(model), RecordingWatcher())
-    assert report.exit_code == 0
-    assert labels(run_of(report)) == {"script, 1 rank": 1}
 
 
 def test_run_measures_a_command_without_its_memory(without_page: None) -> None:

@@ -1,4 +1,4 @@
-"""Runs of the first version are read, compared and resumed as before; see tests/old_runs/README.md."""
+"""Runs of the first version are read and resumed as before; see tests/old_runs/README.md."""
 
 import json
 import math
@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.verdicts import NO_SPREAD
-from scalescope.errors import BadInput
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
@@ -19,7 +17,6 @@ from scalescope.report.chapters.levers import chapter
 from scalescope.results.old_formats import request_of_comment
 from scalescope.results.result import Result, Stage
 from scalescope.results.run import load_run
-from scalescope.studies.comparison.compare import compare
 from scalescope.studies.execution import run_study
 from scalescope.studies.report import ReportOptions, gather
 from scalescope.studies.request import Request
@@ -38,7 +35,6 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "tune": ("tune", ("--levers", "bucket_cap_mb", "--threshold", "3%")),
 }
 SEARCHES = ("search", "tune")  # the search of `tune` is another one since then
-VERDICTS = {"same": "no difference", "no difference": "no difference"}  # what it was, what it is
 LEFT_OUT = (
     *("settings", "schema_version", "advice", "base", "new"),
     # Added since then.
@@ -84,17 +80,17 @@ def expected(name: str) -> Any:
 
 
 def facts(value: Any) -> Any:
-    """Data without its sentences and settings, with the verdict words of today."""
+    """Data without its sentences and settings."""
     if isinstance(value, dict):
         kept = {name: part for name, part in value.items() if name not in LEFT_OUT and not _is_sentence(part)}
         return {name: facts(part) for name, part in kept.items()}
     if isinstance(value, list):
         return [facts(part) for part in value if not _is_sentence(part)]
-    return VERDICTS.get(value, value) if isinstance(value, str) else value
+    return value
 
 
 def _is_sentence(value: Any) -> bool:
-    return isinstance(value, str) and " " in value and value not in VERDICTS
+    return isinstance(value, str) and " " in value
 
 
 def check_same(actual: Any, wanted: Any) -> None:
@@ -148,13 +144,6 @@ def test_levers_have_the_same_winner_and_speeds(runs: Path, name: str) -> None:
         assert tuning["confirmed"]["speedup"] == pytest.approx(before["confirmed"]["speedup"], rel=1e-9)
     drawn = chapter(gather((runs / name,), ReportOptions()))
     assert drawn is not None and drawn.figures
-
-
-def test_comparisons_have_the_same_numbers_and_verdicts(runs: Path) -> None:
-    for compared, wanted in expected("comparisons.json").items():
-        base, new, threshold = compared.split()
-        report = compare(runs / base, runs / new, float(threshold), spread=NO_SPREAD)
-        check_same({**report.data, "exit_code": int(report.exit_code)}, wanted)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -267,13 +256,6 @@ def test_an_old_search_is_continued_by_the_one_of_today(runs: Path, name: str, l
     assert results[: len(before)] == before
     assert len({result.key for result in results}) == len(results)
     assert written_by(report, "tuning.json")["finished"] is True
-
-
-def test_resuming_with_a_different_flag_is_refused(runs: Path) -> None:
-    other = type(study_of(runs / "scale")).from_flags(("--no-waterfall",))
-    with pytest.raises(BadInput, match=r"--resume: runs/scale was started with (a )?different"):
-        resumed(runs / "scale", other)
-    assert not (runs / "scale" / "run.json").exists()
 
 
 def test_an_interruption_was_a_failure_with_a_reason_and_other_failures_stay(runs: Path) -> None:

@@ -146,6 +146,9 @@ def test_resume_on_another_machine_is_refused() -> None:
 
 def test_resume_on_another_node_of_the_same_type_keeps_the_environment_id() -> None:
     train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
+    record = json.loads(Path("run/environment.json").read_text())
+    record["nodes"]["fake"]["driver_version"] = "535"
+    Path("run/environment.json").write_text(json.dumps(record))
     assert TWO_CORES.memory_bytes is not None
     other_node = dataclasses.replace(TWO_CORES, host="other", memory_bytes=TWO_CORES.memory_bytes - 3 * 4096)
     launcher = FakeLauncher(MODEL, other_node)
@@ -158,36 +161,24 @@ def test_resume_on_another_node_of_the_same_type_keeps_the_environment_id() -> N
     assert list(record["nodes"]) == ["fake", "other"]
     assert record["starts"] == [["fake"], ["other"]]
     assert list(record["systems"]) == ["fake", "other"]
+    assert record["node_differences"] == [{"name": "driver", "values": {"535": ["fake"], "none": ["other"]}}]
     assert recorded_host(Path("run"), repeatable=True, ranks=None).nodes == 1  # the plan is one start's
 
 
-def test_nodes_of_a_resumed_run_are_compared_with_earlier_nodes() -> None:
-    train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
-    record = json.loads(Path("run/environment.json").read_text())
-    record["nodes"]["fake"]["driver_version"] = "535"
-    Path("run/environment.json").write_text(json.dumps(record))
-    launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, host="other"))
-    train(ask("train", repeats=3, resume=True), launcher, RecordingWatcher())
-    record = json.loads(Path("run/environment.json").read_text())
-    assert record["node_differences"] == [{"name": "driver", "values": {"535": ["fake"], "none": ["other"]}}]
-
-
-def test_a_start_without_results_does_not_bind_the_run_to_its_machine() -> None:
-    train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
-    Path("run/trials.jsonl").unlink()
+def test_only_results_of_a_recorded_machine_bind_a_run_to_it() -> None:
+    train(ask("train", repeats=2, threads_per_rank=1), FakeLauncher(MODEL), RecordingWatcher())
+    recorded = Path("run/environment.json").read_text()
+    Path("run/environment.json").unlink()
     other = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, host="other", cpu_model="another"))
-    train(ask("train", repeats=2, resume=True), other, RecordingWatcher())
+    request = ask("train", repeats=3, resume=True, threads_per_rank=1)
+    with pytest.raises(CannotRun, match="these differ: what the run does not say"):
+        train(request, other, RecordingWatcher())
+    Path("run/environment.json").write_text(recorded)
+    Path("run/trials.jsonl").unlink()
+    train(request, other, RecordingWatcher())
     record = json.loads(Path("run/environment.json").read_text())
     assert list(record["nodes"]) == ["other"]
     assert {result.environment_id for result in load_run("run").results} == {record["environment_id"]}
-
-
-def test_a_run_without_a_recorded_machine_is_not_resumed_on_another() -> None:
-    train(ask("train", repeats=2, threads_per_rank=1), FakeLauncher(MODEL), RecordingWatcher())
-    Path("run/environment.json").unlink()
-    launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, cores=64))
-    with pytest.raises(CannotRun, match="these differ: what the run does not say"):
-        train(ask("train", repeats=3, resume=True, threads_per_rank=1), launcher, RecordingWatcher())
 
 
 def test_a_run_ended_by_its_budget_goes_on_and_notes_only_what_is_left_to_do(clock: Clock) -> None:
@@ -207,7 +198,12 @@ def test_a_run_ended_by_its_budget_goes_on_and_notes_only_what_is_left_to_do(clo
     assert not any("budget" in note for note in watcher.notes)
 
 
-def test_an_existing_run_without_resume_is_refused() -> None:
+def test_an_existing_run_without_resume_and_resume_without_a_run_are_refused() -> None:
+    for output_dir in ("nowhere", None):
+        with pytest.raises(BadInput, match="--resume") as caught:
+            train(ask("train", output_dir=output_dir, resume=True), FakeLauncher(MODEL), RecordingWatcher())
+        assert caught.value.exit_code == 2
+    assert list(Path().iterdir()) == []
     train(ask("train"), FakeLauncher(MODEL), RecordingWatcher())
     before = Path("run/trials.jsonl").read_bytes()
     launcher = FakeLauncher(MODEL)
@@ -216,14 +212,6 @@ def test_an_existing_run_without_resume_is_refused() -> None:
     assert caught.value.exit_code == 2
     assert launcher.launched == []
     assert Path("run/trials.jsonl").read_bytes() == before
-
-
-def test_resume_without_a_run_is_refused() -> None:
-    for output_dir in ("nowhere", None):
-        with pytest.raises(BadInput, match="--resume") as caught:
-            train(ask("train", output_dir=output_dir, resume=True), FakeLauncher(MODEL), RecordingWatcher())
-        assert caught.value.exit_code == 2
-    assert list(Path().iterdir()) == []
 
 
 def test_every_launch_has_the_end_of_the_budget_as_its_deadline(clock: Clock) -> None:

@@ -119,6 +119,18 @@ def test_a_job_that_ends_well_is_shown_as_if_it_had_run_here(made_up: MadeUpSlur
     lines = Path("run/trials.jsonl").read_text().splitlines()
     assert all('"status":"ok"' in line for line in lines)  # the script counts them as they are spelled
     assert json.loads(Path("run/slurm/job.json").read_text())["job_id"] == "17"
+    with pytest.raises(BadInput, match="already holds a run"):
+        _run(_prepared())
+    other = ask("scale", **{**_ASKED, "batch_size": 64}, resume=True)
+    with pytest.raises(BadInput, match="different settings: batch_size"):
+        prepare(ScaleStudy(), other, _FLAGS, ())
+
+
+def test_strict_holds_for_jobs(made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_run, "is_unstable", lambda run: True)
+    made_up.states = [lambda: _step(0), lambda: _step(1)]
+    strict = dataclasses.replace(ask("scale", **_ASKED), strict=True)
+    assert _run(prepare(ScaleStudy(), strict, _FLAGS, ())).exit_code == 6
 
 
 def test_results_of_a_failed_job_are_shown_and_resume_submits_the_rest(made_up: MadeUpSlurm) -> None:
@@ -133,7 +145,12 @@ def test_results_of_a_failed_job_are_shown_and_resume_submits_the_rest(made_up: 
 
     again = folder_alone(ask("scale", resume=True))
     assert is_slurm_run(again)
-    made_up.states = ["NODE_FAIL|None", "RUNNING|None", lambda: _step(1)]
+    made_up.states = ["NODE_FAIL|None", "RUNNING|None", "FAILED|None"]
+    watcher = RecordingWatcher()
+    _run(prepare(ScaleStudy(), again, {}, ()), watcher)
+    assert not any("cores differ" in note for note in watcher.notes)  # the error of the earlier job
+
+    made_up.states = ["FAILED|None", "RUNNING|None", lambda: _step(1)]
     resumed = prepare(ScaleStudy(), again, {}, ())
     assert resumed.job.nodes == 2  # as it was asked for when the run began
     watcher = RecordingWatcher()
@@ -141,7 +158,7 @@ def test_results_of_a_failed_job_are_shown_and_resume_submits_the_rest(made_up: 
     assert report.run is not None
     first = len(report.run.results)
     assert watcher.begun[0] == (first + len(watcher.results), first)
-    assert len(made_up.submitted) == 2
+    assert len(made_up.submitted) == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
@@ -249,6 +266,19 @@ def test_a_job_that_measured_nothing_shows_its_error(made_up: MadeUpSlurm) -> No
         _run(prepare(ScaleStudy(), ask("scale", **_ASKED, resume=True), _FLAGS, ()))
 
 
+def test_of_a_job_that_never_measured_the_error_of_its_step_is_shown(made_up: MadeUpSlurm) -> None:
+    def failed() -> str:
+        Path("run/slurm/slurm-17.out").write_text(
+            "some module is loaded\nscalescope: --world-size: too many ranks\n"
+            "srun: error: node1: task 0: Exited with exit code 2\n"
+        )
+        return "FAILED|None"
+
+    made_up.states = [failed]
+    with pytest.raises(CannotRun, match=r"scalescope: --world-size: too many ranks \(log: "):
+        _run(_prepared())
+
+
 def test_files_that_appear_late_are_waited_for(made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm_run, "_FILES_APPEAR_S", 60.0)
     waits: list[float] = []
@@ -332,21 +362,6 @@ def test_a_spent_budget_is_noted_and_the_next_job_has_its_own(made_up: MadeUpSlu
     assert not any("--budget-since" in word for word in _prepared().job.command)
 
 
-def test_a_folder_that_holds_a_run_is_not_submitted_to(made_up: MadeUpSlurm) -> None:
-    made_up.states = [lambda: _step(0), lambda: _step(1)]
-    _run(_prepared())
-    with pytest.raises(BadInput, match="already holds a run"):
-        _run(_prepared())
-
-
-def test_resume_with_another_request_is_refused(made_up: MadeUpSlurm) -> None:
-    made_up.states = [lambda: _step(0)]
-    _run(_prepared())
-    other = ask("scale", **{**_ASKED, "batch_size": 64}, resume=True)
-    with pytest.raises(BadInput, match="different settings: batch_size"):
-        prepare(ScaleStudy(), other, _FLAGS, ())
-
-
 def test_sbatch_may_print_more_than_the_job_id_but_not_less(monkeypatch: pytest.MonkeyPatch) -> None:
     for output in ("5", "5;here\n", "5\nNote: mind the gap", "Welcome\n\n5;here\nBye"):
         monkeypatch.setattr(slurm, "_run", lambda *command, output=output: output)
@@ -367,37 +382,6 @@ def test_slurm_commands_get_the_environment_without_variables_of_the_job(
     given = slurm._environment()
     assert kept.items() <= given.items()
     assert not set(foreign) & set(given)
-
-
-def test_of_a_job_that_never_measured_the_error_of_its_step_is_shown(made_up: MadeUpSlurm) -> None:
-    def failed() -> str:
-        Path("run/slurm/slurm-17.out").write_text(
-            "some module is loaded\nscalescope: --world-size: too many ranks\n"
-            "srun: error: node1: task 0: Exited with exit code 2\n"
-        )
-        return "FAILED|None"
-
-    made_up.states = [failed]
-    with pytest.raises(CannotRun, match=r"scalescope: --world-size: too many ranks \(log: "):
-        _run(_prepared())
-
-
-def test_strict_holds_for_jobs(made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_run, "is_unstable", lambda run: True)
-    made_up.states = [lambda: _step(0), lambda: _step(1)]
-    strict = dataclasses.replace(ask("scale", **_ASKED), strict=True)
-    assert _run(prepare(ScaleStudy(), strict, _FLAGS, ())).exit_code == 6
-
-
-def test_an_error_of_an_earlier_job_is_not_shown_for_a_later_one(made_up: MadeUpSlurm) -> None:
-    failed = RunEnd(why="failed", message="cores differ")
-    made_up.states = [lambda: _step(0), lambda: _ended(failed), "NODE_FAIL|None"]
-    _run(_prepared())
-    again = folder_alone(ask("scale", resume=True))
-    made_up.states = ["NODE_FAIL|None", "RUNNING|None", "FAILED|None"]
-    watcher = RecordingWatcher()
-    _run(prepare(ScaleStudy(), again, {}, ()), watcher)
-    assert not any("cores differ" in note for note in watcher.notes)
 
 
 def test_a_job_that_waits_too_long_is_cancelled(made_up: MadeUpSlurm) -> None:

@@ -83,12 +83,6 @@ def test_a_job_that_fails_is_not_launched_again_to_explain_it() -> None:
     assert len(launcher.launched) == 1
 
 
-def test_without_a_breakdown_nothing_is_launched_beside_the_job() -> None:
-    launcher = FakeLauncher(MODEL, with_gpus(1))
-    train(ask("train", **LOADER), launcher, RecordingWatcher(), breakdown=False)
-    assert len(launcher.launched) == 1
-
-
 def test_scale_records_one_rank_at_every_batch() -> None:
     watcher = RecordingWatcher()
     request = ask("scale", world_size=[1, 2], batch_size=[10, 20])
