@@ -1,8 +1,20 @@
-"""Every pipeline test runs in an empty folder of its own."""
+"""Every pipeline test runs in an empty folder of its own; what a module shares has a cache of its own."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache_of_the_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What fixtures of a module store; every test has yet another folder."""
+    with pytest.MonkeyPatch.context() as environment:
+        folder = tmp_path_factory.mktemp("cache")
+        environment.setenv("XDG_CACHE_HOME", str(folder))
+        environment.setenv("XDG_DATA_HOME", str(folder / "data"))
+        environment.delenv("SCALESCOPE_LEDGER", raising=False)
+        yield
 
 
 @pytest.fixture(autouse=True)

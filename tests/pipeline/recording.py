@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +82,15 @@ def summary_of(path: Path | None) -> dict[str, Any]:
     summary = json.loads((path / "results.json").read_text(encoding="utf-8"))
     assert isinstance(summary, dict)
     return summary
+
+
+def ask_benchmark(benchmark: str, **asked: Any) -> Request:
+    """A request of a verb that is named like its benchmark, and takes no training steps."""
+    made = ask(benchmark, **asked)
+    flags = {name: given for name, given in made.flags.items() if name in asked or name not in SMALL}
+    return replace(made, benchmark=benchmark, flags=flags)
+
+
+def folder_alone(request: Request) -> Request:
+    """The request with the name of its folder alone, as `--resume --output-dir` gives it."""
+    return replace(request, flags={"output_dir": request.flags["output_dir"]})

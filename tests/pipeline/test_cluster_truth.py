@@ -59,45 +59,37 @@ class Measured:
 @pytest.mark.parametrize(
     ("model", "ranks"),
     [
-        (BUSY, 8),
         (SLOW, 8),
         (replace(BUSY, slow_rank=1, slow_s=0.008), 2),
         (SLOW, 64),
-        (replace(BUSY, jitter_s=0.002, burst_probability=0.002, burst_s=0.02), 64),
+        (replace(BUSY, jitter_s=0.002, burst_probability=0.002, burst_s=0.02), 32),
     ],
-    ids=["calm", "slow rank", "slow rank of two", "slow rank of many", "jitter and stalls"],
+    ids=["slow rank", "slow rank of two", "slow rank of many", "jitter and stalls"],
 )
 def test_every_term_is_recovered(model: ClusterModel, ranks: int) -> None:
     run = Measured(model, ranks)
     assert run.terms == pytest.approx(run.truth.terms(), abs=_NEAR * run.truth.step_s)
+    waterfall = run.row["waterfall"]
+    assert waterfall["delivered"] + sum(term["lost"] for term in waterfall["terms"]) == pytest.approx(ranks)
+    if (model, ranks) == (SLOW, 64):  # the network is busy for longer than the rank is late
+        assert run.terms["stragglers"] < 0.1 * SLOW.slow_s
+        assert run.terms["random skew"] == 0.0
+        assert waterfall["slowest_rank"]["rank"] == 5
 
 
-def test_terms_and_delivered_speed_add_up_to_the_ranks() -> None:
-    waterfall = Measured(SLOW, 64).row["waterfall"]
-    assert waterfall["delivered"] + sum(term["lost"] for term in waterfall["terms"]) == pytest.approx(64.0)
-
-
-@pytest.mark.parametrize("ranks", [8, 64])
-def test_a_slow_rank_is_named(ranks: int) -> None:
-    finding = Measured(replace(SLOW, gradient_bytes=100_000_000), ranks).findings["straggling rank"]
+def test_a_slow_rank_is_named() -> None:
+    finding = Measured(replace(SLOW, gradient_bytes=100_000_000), 16).findings["straggling rank"]
     assert finding["evidence"]["rank"]["value"] == 5
 
 
-def test_a_delay_that_queued_transfers_hide_is_not_counted_and_skew_is_not_negative() -> None:
-    run = Measured(SLOW, 64)  # the network is busy for longer than the rank is late
-    assert run.terms["stragglers"] < 0.1 * SLOW.slow_s
-    assert run.terms["random skew"] == 0.0
-    assert run.row["waterfall"]["slowest_rank"]["rank"] == 5
-
-
 def test_jitter_of_many_ranks_is_random_skew_and_no_slow_rank() -> None:
-    findings = Measured(replace(BUSY, jitter_s=0.003, gradient_bytes=100_000_000), 64).findings
+    findings = Measured(replace(BUSY, jitter_s=0.003, gradient_bytes=100_000_000), 32).findings
     assert "random skew between ranks" in findings
     assert "straggling rank" not in findings
 
 
 def test_quiet_ranks_have_neither() -> None:
-    findings = Measured(replace(BUSY, jitter_s=0.0002), 64).findings
+    findings = Measured(replace(BUSY, jitter_s=0.0002), 16).findings
     assert not {"random skew between ranks", "straggling rank"} & set(findings)
 
 

@@ -82,8 +82,8 @@ def test_a_run_leaves_table_summary_curve_and_nccl_tests_json() -> None:
 
 
 def test_a_wrong_element_fails_the_trial() -> None:
-    report = comm(ask(), launcher(wrong=3), RecordingWatcher())
-    assert report.exit_code == 6
+    report = comm(ask(), launcher(wrong=3), RecordingWatcher(), least_busbw=1.1e9)
+    assert report.exit_code == 6  # which comes before the gate
     assert report.run is not None
     (result,) = report.run.results
     assert (result.status, result.reason) == ("invalid", "3 wrong elements in all_reduce/in/1024 on rank 0")
@@ -94,17 +94,6 @@ def test_the_gate_decides_the_exit_code(least: float, code: int) -> None:
     report = comm(ask(), launcher(), RecordingWatcher(), least_busbw=least)
     assert report.exit_code == code
     assert report.sections[-1].lines[0].startswith("Gate failed" if code else "Gate passed")
-
-
-def test_a_failure_comes_before_the_gate() -> None:
-    report = comm(ask(), launcher(wrong=1), RecordingWatcher(), least_busbw=1.1e9)
-    assert report.exit_code == 6
-
-
-def test_two_ranks_are_the_default_on_the_cpu() -> None:
-    watcher = RecordingWatcher()
-    comm(ask(), launcher(), watcher)
-    assert {trial.world_size for trial, _ in watcher.launched} == {2}
 
 
 @pytest.mark.parametrize(
@@ -164,7 +153,11 @@ def placed(trial: Trial, launch: int) -> Outcome:
 
 
 def test_on_several_nodes_each_placement_has_its_own_curve() -> None:
-    report = comm(ask(), TwoNodes(CostModel(), outcomes=placed), RecordingWatcher(), most_ranks=8)
+    least = 0.9 * SIZES[-1] / (10.0 * time_s(SIZES[-1])) * 2 * 7 / 8  # the gate is for all ranks
+    options = {"most_ranks": 8, "least_busbw": least, "nccl_json": Path("nccl.json")}
+    report = comm(ask(), TwoNodes(CostModel(), outcomes=placed), RecordingWatcher(), **options)
+    assert report.exit_code == 0
+    assert {row["ranks"] for row in json.loads(Path("nccl.json").read_text())["results"]} == {8}
     rows = summary_of(report.path)["results"]["communication"]["all_reduce"]
     assert {(row["world_size"], row["reach"]) for row in rows} == {
         (8, "several nodes"),
@@ -181,20 +174,6 @@ def test_on_several_nodes_each_placement_has_its_own_curve() -> None:
         "all_reduce over 2 ranks on 2 nodes, one each,",
     ]
     assert report.headline == lines[0]
-
-
-def test_the_gate_applies_to_the_requested_ranks() -> None:
-    slow = 10.0 * time_s(SIZES[-1])
-    least = 0.9 * SIZES[-1] / slow * 2 * 7 / 8
-    launcher = TwoNodes(CostModel(), outcomes=placed)
-    report = comm(ask(), launcher, RecordingWatcher(), most_ranks=8, least_busbw=least)
-    assert report.exit_code == 0
-
-
-def test_the_nccl_tests_file_holds_only_the_curve_over_all_ranks(tmp_path: Path) -> None:
-    file = tmp_path / "nccl.json"
-    comm(ask(), TwoNodes(CostModel(), outcomes=placed), RecordingWatcher(), most_ranks=8, nccl_json=file)
-    assert {row["ranks"] for row in json.loads(file.read_text())["results"]} == {8}
 
 
 @pytest.mark.parametrize("asked", [{"pairs": "true"}, {"world_size": 2}, {"world_size": 4}])

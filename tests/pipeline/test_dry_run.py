@@ -67,12 +67,8 @@ def test_a_few_steps_of_an_own_workload_are_timed() -> None:
     assert launcher.deadlines != [None]  # slow steps are not waited for
     assert watcher.launched == []
     assert not Path("runs").exists()
-
-
-def test_launches_that_explain_a_step_are_part_of_the_estimate() -> None:
-    launcher = FakeLauncher(CostModel(fixed_s=2.0))
-    report, _ = planned(launcher, **OWN, steps_per_epoch=100, repeats=3)
-    assert "2 trials × 3 launches = 6 launches, about 20 min" in line_of(report)  # the other is preloaded
+    explained, _ = planned(launcher, **OWN, steps_per_epoch=100, repeats=3)
+    assert "2 trials × 3 launches = 6 launches, about 20 min" in line_of(explained)  # the other is preloaded
 
 
 def test_an_own_workload_that_was_measured_is_not_run_again() -> None:

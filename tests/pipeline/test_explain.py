@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.cli import app
 from scalescope.diagnose import step_facts
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.finding import Diagnosis
@@ -20,12 +19,12 @@ from scalescope.results.run import Run, load_run
 from scalescope.results.run_record import RunEnd, read_run_record, write_run_record
 from scalescope.studies.runs.explaining import explain_together
 from scalescope.studies.stored import explain, present
+from tests.builders.calling import called
 from tests.builders.runs import MODEL, VERBS, make_failures, make_runs
 from tests.builders.steps import halves_of
 from tests.builders.studies import comm, scale, train
 
-from .recording import RecordingWatcher, ask
-from .test_headlines import for_benchmark
+from .recording import RecordingWatcher, ask, ask_benchmark
 
 pytestmark = pytest.mark.usefixtures("without_page")
 SLOW_INPUT = CostModel(fixed_s=0.010, per_sample_s=0.001, input_s={1: 0.030})
@@ -53,15 +52,11 @@ def test_every_run_ends_with_a_command_and_not_with_what_cannot_be_told(made: Pa
     assert "no scaling to explain" not in words_of(sections)
 
 
-def test_memory_names_what_limits_the_batch(made: Path) -> None:
-    sections = explain(made / "memory")
-    limits = next(section for section in sections if section.title == "What limits the batch")
-    assert "take most" in limits.lines[0]
-
-
-def test_comm_tells_what_gradients_would_take(made: Path) -> None:
+def test_comm_tells_what_gradients_would_take_and_memory_what_limits_the_batch(made: Path) -> None:
     text = words_of(explain(made / "comm"))
     assert "What that means for training" in text and "124 million" in text
+    limits = next(section for section in explain(made / "memory") if section.title == "What limits the batch")
+    assert "take most" in limits.lines[0]
 
 
 def test_tune_shows_what_won_and_what_did_not(made: Path) -> None:
@@ -80,18 +75,12 @@ def test_a_failed_run_shows_why_and_what_to_do(tmp_path: Path) -> None:
     assert sections[-1].commands
 
 
-def test_the_parts_of_a_step_are_shown_by_train_and_explain(
+def test_the_parts_of_a_step_are_shown_and_the_scaling_waterfall_continues_from_them(
     monkeypatch: pytest.MonkeyPatch, made: Path
 ) -> None:
     monkeypatch.setattr(step_facts, "step_waterfall", halves_of)
     text = words_of(explain(made / "train"))
     assert "the GPU waits" in text and "idle: after a synchronization" in text
-
-
-def test_the_scaling_waterfall_continues_from_one_ranks_step(
-    monkeypatch: pytest.MonkeyPatch, made: Path
-) -> None:
-    monkeypatch.setattr(step_facts, "step_waterfall", halves_of)
     text = words_of(explain(made / "scale"))
     assert "· idle: after a synchronization" in text
     assert "Lost before the second rank" in text and "Lost by more ranks" in text
@@ -102,7 +91,7 @@ def test_runs_of_one_machine_are_explained_together(tmp_path: Path) -> None:
     runs = [str(tmp_path / name) for name in ("alone", "comm")]
     scale(ask("scale", output_dir=runs[0], **asked), FakeLauncher(MODEL), RecordingWatcher())
     _without_collectives(Path(runs[0]))
-    network = for_benchmark(
+    network = ask_benchmark(
         "comm", output_dir=runs[1], collective="all_reduce", max_bytes="16M", world_size=2
     )
     comm(network, FakeLauncher(MODEL), RecordingWatcher())
@@ -154,15 +143,13 @@ def test_a_run_that_finished_nothing_is_continued_with_more_time(tmp_path: Path)
     assert following.argv == ("scalescope", "resume", str(tmp_path / "run"), "--budget", "60s")
 
 
-@pytest.mark.parametrize(("lines", "others"), [("{}\n", ""), ("{}\n}{\n", "1 more line")])
-def test_damaged_results_are_named_with_their_line(
-    made: Path, tmp_path: Path, lines: str, others: str
-) -> None:
+def test_damaged_results_are_named_with_their_line(made: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
     shutil.copytree(made / "train", damaged)
-    (damaged / "trials.jsonl").write_text(lines)
-    with pytest.raises(BadInput, match=rf"damaged.*{damaged}/trials.jsonl:1: .*{others}"):
-        explain(damaged)
+    for lines, others in (("{}\n", ""), ("{}\n}{\n", "1 more line")):
+        (damaged / "trials.jsonl").write_text(lines)
+        with pytest.raises(BadInput, match=rf"damaged.*{damaged}/trials.jsonl:1: .*{others}"):
+            explain(damaged)
 
 
 def _without_collectives(path: Path) -> None:
@@ -186,11 +173,9 @@ def test_stored_checks_are_shown_again(tmp_path: Path, capsys: pytest.CaptureFix
     stored = tmp_path / "check.json"
     warning = {"level": "warn", "subject": "governor", "text": "powersave", "advice": "use performance"}
     stored.write_text(json.dumps({"checks": [warning]}))
-    with pytest.raises(SystemExit) as leaving:
-        app.main(["explain", str(stored)])
-    shown = capsys.readouterr().out
-    assert not leaving.value.code
-    assert "use performance" in shown and "scalescope check" in shown
+    ended = called(capsys, "explain", stored)
+    assert ended.code == 0
+    assert "use performance" in ended.out and "scalescope check" in ended.out
 
 
 @pytest.mark.parametrize(

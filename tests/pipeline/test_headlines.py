@@ -1,6 +1,5 @@
-"""Every verb ends in one sentence, and its report begins with it."""
+"""Every verb ends in one sentence, which its report, its files and `explain` begin with."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +10,19 @@ from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, judge
 from scalescope.report.performance import NOTHING
 from scalescope.results.result import RankRecord
-from scalescope.studies.request import Request
 from scalescope.studies.stored import explain
 from scalescope.studies.study import Report
 from tests.builders.studies import comm, memory, scale, standard_run, train, tune
 
-from .recording import RecordingWatcher, ask
+from .recording import RecordingWatcher, ask, ask_benchmark
 
 pytestmark = pytest.mark.usefixtures("without_page")
 MODEL = CostModel(exposed_comm_s={2: 0.02}, factors={(("precision", "bf16"),): 0.5})
-
-
-def for_benchmark(benchmark: str, **asked: Any) -> Request:
-    """A request of a benchmark that takes no training steps."""
-    made = ask(benchmark, **asked)
-    flags = {n: v for n, v in made.flags.items() if n not in ("steps_per_epoch", "warmup_steps")}
-    return dataclasses.replace(made, benchmark=benchmark, flags=flags)
+TWO_RANKS: dict[str, Any] = {"world_size": [1, 2], "batch_size": 50, "repeats": 2}
 
 
 def run_scale(launcher: FakeLauncher) -> Report:
-    return scale(ask("scale", world_size=[1, 2], batch_size=50, repeats=2), launcher, RecordingWatcher())
+    return scale(ask("scale", **TWO_RANKS), launcher, RecordingWatcher())
 
 
 def run_train(launcher: FakeLauncher) -> Report:
@@ -38,42 +30,24 @@ def run_train(launcher: FakeLauncher) -> Report:
 
 
 def run_comm(launcher: FakeLauncher) -> Report:
-    asked = for_benchmark("comm", collective="all_reduce", max_bytes="1M", world_size=2)
+    asked = ask_benchmark("comm", collective="all_reduce", max_bytes="1M", world_size=2)
     return comm(asked, launcher, RecordingWatcher())
 
 
 def run_memory(launcher: FakeLauncher) -> Report:
-    return memory(for_benchmark("memory"), launcher, RecordingWatcher())
+    return memory(ask_benchmark("memory"), launcher, RecordingWatcher())
 
 
 def run_main_job(launcher: FakeLauncher) -> Report:
-    return standard_run(ask("run", world_size=[1, 2], batch_size=50, repeats=2), launcher, RecordingWatcher())
+    return standard_run(ask("run", **TWO_RANKS), launcher, RecordingWatcher())
 
 
 def run_tune(launcher: FakeLauncher) -> Report:
-    options = {"levers": ("precision",)}
-    return tune(ask("tune", world_size=2), launcher, RecordingWatcher(), **options)
-
-
-STUDIES = [run_scale, run_train, run_comm, run_memory, run_tune, run_main_job]
-
-
-@pytest.mark.parametrize("study", STUDIES)
-def test_the_headline_is_the_first_line_of_the_report(study: Any) -> None:
-    report = study(FakeLauncher(MODEL))
-    assert report.headline
-    assert report.headline == (report.path / "performance_report.txt").read_text().splitlines()[0]
-
-
-@pytest.mark.parametrize("study", STUDIES)
-def test_the_headline_is_one_sentence(study: Any) -> None:
-    headline = study(FakeLauncher(MODEL)).headline
-    assert headline.endswith(".") and headline.isprintable()
-    assert headline != NOTHING
+    return tune(ask("tune", world_size=2), launcher, RecordingWatcher(), levers=("precision",))
 
 
 @pytest.mark.parametrize(
-    ("study", "expected"),
+    ("study", "result"),
     [
         (run_scale, "2 ranks deliver 1.00× at batch 50"),
         (run_train, "samples/s"),
@@ -83,14 +57,12 @@ def test_the_headline_is_one_sentence(study: Any) -> None:
         (run_tune, "precision bf16 is faster: 2.00×"),
     ],
 )
-def test_the_headline_holds_the_main_result(study: Any, expected: str) -> None:
-    assert expected in study(FakeLauncher(MODEL)).headline
-
-
-@pytest.mark.parametrize("study", STUDIES)
-def test_a_stored_run_is_explained_by_the_same_headline(study: Any) -> None:
+def test_the_headline_is_one_sentence_with_the_main_result_everywhere(study: Any, result: str) -> None:
     report = study(FakeLauncher(MODEL))
-    assert explain(Path("run"))[0].lines[0] == report.headline
+    assert result in report.headline
+    assert report.headline.endswith(".") and report.headline.isprintable()
+    assert report.headline == (report.path / "performance_report.txt").read_text().splitlines()[0]
+    assert report.headline == explain(Path("run"))[0].lines[0]
 
 
 @pytest.mark.parametrize("study", [run_scale, run_train, run_comm])
@@ -115,29 +87,21 @@ def measured_between(ranks: list[int], best: int = 2, **asked: Any) -> str:
         ]
         return judge(trial, made)
 
-    request = for_benchmark("comm", collective="all_reduce", world_size=ranks, **asked)
+    request = ask_benchmark("comm", collective="all_reduce", world_size=ranks, **asked)
     report = comm(request, FakeLauncher(MODEL, outcomes=outcome), RecordingWatcher())
     return report.headline or ""
 
 
-def test_the_headline_names_the_ranks_of_the_collectives() -> None:
+def test_the_headline_of_collectives_names_their_ranks_and_mixes_none() -> None:
     assert measured_between([4]).startswith("all_reduce over 4 ranks takes 200 µs at 1.00 KiB")
-
-
-def test_collectives_on_several_numbers_of_ranks_are_not_mixed() -> None:
     for best in (2, 8):
         headline = measured_between([2, 8], best, output_dir=f"run{best}")
         assert "2 ranks takes 100 µs" in headline or "8 ranks takes 400 µs" in headline
-
-
-def test_pairs_alone_have_a_headline() -> None:
-    headline = measured_between([3], pairs="true")
-    assert headline.startswith("Ranks 0 and 1 exchange ")
-    assert headline.endswith(" in each direction.")
+    pairs = measured_between([3], pairs="true", output_dir="pairs")
+    assert pairs.startswith("Ranks 0 and 1 exchange ")
+    assert pairs.endswith(" in each direction.")
 
 
 def test_a_dry_run_has_no_headline() -> None:
-    report = scale(
-        ask("scale", world_size=[1, 2], batch_size=50, dry_run=True), FakeLauncher(MODEL), RecordingWatcher()
-    )
+    report = scale(ask("scale", **TWO_RANKS, dry_run=True), FakeLauncher(MODEL), RecordingWatcher())
     assert report.headline is None

@@ -13,10 +13,9 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import RankRecord
-from scalescope.studies.request import Request
 from tests.builders.studies import memory
 
-from .recording import RecordingWatcher, ask, summary_of
+from .recording import RecordingWatcher, ask_benchmark, summary_of
 
 MODEL = CostModel(
     parameter_bytes=40_000_000,
@@ -24,7 +23,6 @@ MODEL = CostModel(
     temporary_bytes=500_000,
     device_bytes=1_000_000_000,
 )
-OWN = f"{Path(__file__).parents[2] / 'examples/own_model.py'}:build"
 LARGEST = (1_000_000_000 - 80_500_000) // 1_000_000
 GPU = dataclasses.replace(
     TWO_CORES,
@@ -32,12 +30,6 @@ GPU = dataclasses.replace(
     backends=("gloo", "nccl"),
     cuda_version="13.0",
 )
-
-
-def request(**asked: Any) -> Request:
-    made = ask("memory", **asked)
-    flags = {n: v for n, v in made.flags.items() if n not in ("steps_per_epoch", "warmup_steps")}
-    return dataclasses.replace(made, benchmark="memory", flags=flags)
 
 
 def job_of(path: Any) -> dict[str, Any]:
@@ -48,7 +40,7 @@ def job_of(path: Any) -> dict[str, Any]:
 
 def test_the_truth_is_recovered() -> None:
     watcher = RecordingWatcher()
-    report = memory(request(), FakeLauncher(MODEL, GPU), watcher)
+    report = memory(ask_benchmark("memory"), FakeLauncher(MODEL, GPU), watcher)
     assert report.exit_code == 0
     job = job_of(report.path)
     assert job["bytes_per_sample"] == pytest.approx(1_000_000)
@@ -63,9 +55,8 @@ def test_the_truth_is_recovered() -> None:
 
 
 def test_every_trial_is_an_entry_in_bytes() -> None:
-    report = memory(request(batch_size=[2, 5000], optimizer="adamw", search="no"), FakeLauncher(MODEL, GPU), (
-        RecordingWatcher()
-    ))  # fmt: skip
+    asked = ask_benchmark("memory", batch_size=[2, 5000], optimizer="adamw", search="no")
+    report = memory(asked, FakeLauncher(MODEL, GPU), RecordingWatcher())
     assert report.exit_code == 0
     small, large, job = summary_of(report.path)["results"]["memory"]
     assert small["measured_bytes"]["optimizer"] == 80_000_000
@@ -83,7 +74,7 @@ def test_every_trial_is_an_entry_in_bytes() -> None:
 
 def test_host_memory_is_not_filled_by_the_search() -> None:
     watcher = RecordingWatcher()
-    report = memory(request(), FakeLauncher(MODEL), watcher)
+    report = memory(ask_benchmark("memory"), FakeLauncher(MODEL), watcher)
     assert len(watcher.launched) == 4
     job = job_of(report.path)
     assert job["largest_batch_is"] == "calculated"
@@ -93,12 +84,14 @@ def test_host_memory_is_not_filled_by_the_search() -> None:
 
 
 def test_a_limit_on_the_cpu_is_searched() -> None:
-    report = memory(request(memory_limit="200000000"), FakeLauncher(MODEL), RecordingWatcher())
+    report = memory(
+        ask_benchmark("memory", memory_limit="200000000"), FakeLauncher(MODEL), RecordingWatcher()
+    )
     assert job_of(report.path)["largest_batch"] in (117, 118, 119)
 
 
 def test_where_not_even_one_sample_fits_none_fits_is_the_result() -> None:
-    report = memory(request(memory_limit="50000000"), FakeLauncher(MODEL), RecordingWatcher())
+    report = memory(ask_benchmark("memory", memory_limit="50000000"), FakeLauncher(MODEL), RecordingWatcher())
     assert report.exit_code == 0
     job = job_of(report.path)
     assert (job["largest_batch"], job["largest_batch_is"]) == (None, "none_fits")
@@ -106,7 +99,7 @@ def test_where_not_even_one_sample_fits_none_fits_is_the_result() -> None:
 
 
 def test_without_a_search_smaller_batches_than_a_failing_one_are_unknown() -> None:
-    asked = request(memory_limit="50000000", batch_size=64, search="no")
+    asked = ask_benchmark("memory", memory_limit="50000000", batch_size=64, search="no")
     report = memory(asked, FakeLauncher(MODEL), RecordingWatcher())
     job = job_of(report.path)
     assert (job["largest_batch"], job["largest_batch_is"]) == (None, "unknown")
@@ -116,7 +109,7 @@ def test_without_a_search_smaller_batches_than_a_failing_one_are_unknown() -> No
 def test_each_strategy_has_its_own_search() -> None:
     machine = dataclasses.replace(GPU, gpus=GPU.gpus * 2)
     watcher = RecordingWatcher()
-    report = memory(request(world_size=[1, 2]), FakeLauncher(MODEL, machine), watcher)
+    report = memory(ask_benchmark("memory", world_size=[1, 2]), FakeLauncher(MODEL, machine), watcher)
     jobs = [row for row in summary_of(report.path)["results"]["memory"] if row["kind"] == "job"]
     assert [(job["strategy"], job["largest_batch"]) for job in jobs] == [
         ("single", LARGEST),
@@ -136,18 +129,14 @@ def test_an_interrupted_search_continues_where_it_stopped() -> None:
         return None
 
     with pytest.raises(Interrupted):
-        memory(request(), FakeLauncher(MODEL, GPU, outcomes=interrupt), RecordingWatcher())
+        memory(ask_benchmark("memory"), FakeLauncher(MODEL, GPU, outcomes=interrupt), RecordingWatcher())
     watcher = RecordingWatcher()
-    report = memory(request(resume=True), FakeLauncher(MODEL, GPU), watcher)
+    report = memory(ask_benchmark("memory", resume=True), FakeLauncher(MODEL, GPU), watcher)
     again = [trial.rank_batch_size for trial, _ in watcher.launched]
     assert again[0] == tried[1] and tried[0] not in again
     assert job_of(report.path)["largest_batch"] == LARGEST
-
-
-def test_a_finished_run_is_not_searched_again() -> None:
-    memory(request(), FakeLauncher(MODEL, GPU), RecordingWatcher())
-    watcher = RecordingWatcher()
-    memory(request(resume=True), FakeLauncher(MODEL, GPU), watcher)
+    watcher = RecordingWatcher()  # and a finished run is not searched again
+    memory(ask_benchmark("memory", resume=True), FakeLauncher(MODEL, GPU), watcher)
     assert watcher.launched == []
 
 
@@ -158,7 +147,7 @@ def test_a_crash_during_the_search_ends_it_and_is_shown() -> None:
         return None
 
     watcher = RecordingWatcher()
-    report = memory(request(), FakeLauncher(MODEL, GPU, outcomes=crash), watcher)
+    report = memory(ask_benchmark("memory"), FakeLauncher(MODEL, GPU, outcomes=crash), watcher)
     assert report.exit_code == 0
     assert not any(section.title == "Failed" for section in report.sections)
     assert sum(trial.settings["purpose"] == "search" for trial, _ in watcher.launched) == 1
@@ -168,7 +157,7 @@ def test_a_crash_during_the_search_ends_it_and_is_shown() -> None:
 
 
 def test_a_dry_run_shows_the_batches() -> None:
-    report = memory(request(dry_run=True), FakeLauncher(MODEL), RecordingWatcher())
+    report = memory(ask_benchmark("memory", dry_run=True), FakeLauncher(MODEL), RecordingWatcher())
     table = report.sections[0].table
     assert table is not None
     assert [row[0] for row in table.rows][-1] == "memory, single, 1 rank, batch 8"
@@ -181,7 +170,7 @@ def purposes(watcher: RecordingWatcher) -> dict[int, str]:
 
 def test_only_one_batch_of_a_job_has_the_long_forecasts() -> None:
     watcher = RecordingWatcher()
-    report = memory(request(), FakeLauncher(MODEL), watcher)
+    report = memory(ask_benchmark("memory"), FakeLauncher(MODEL), watcher)
     assert purposes(watcher) == {1: "compare", 2: "measure", 4: "compare", 8: "compare"}
     assert job_of(report.path)["savings_at_batch"] == 2
     rows = summary_of(report.path)["results"]["memory"][:-1]
@@ -190,7 +179,7 @@ def test_only_one_batch_of_a_job_has_the_long_forecasts() -> None:
 
 def test_a_pipeline_starts_with_one_sample_per_rank_and_gets_no_search_hint() -> None:
     watcher = RecordingWatcher()
-    report = memory(request(strategy="pipeline", world_size=2), FakeLauncher(MODEL), watcher)
+    report = memory(ask_benchmark("memory", strategy="pipeline", world_size=2), FakeLauncher(MODEL), watcher)
     assert sorted(purposes(watcher)) == [2, 4, 8, 16]
     assert "--memory-limit" not in report.sections[0].lines[0]
     assert report.next_step is not None
@@ -198,7 +187,7 @@ def test_a_pipeline_starts_with_one_sample_per_rank_and_gets_no_search_hint() ->
     assert report.next_step.argv[-2:] == ("--batch-size", "2,16")
     watcher = RecordingWatcher()
     memory(
-        request(strategy="pipeline", world_size=2, microbatches=6, output_dir="other"),
+        ask_benchmark("memory", strategy="pipeline", world_size=2, microbatches=6, output_dir="other"),
         FakeLauncher(MODEL),
         watcher,
     )
@@ -207,18 +196,12 @@ def test_a_pipeline_starts_with_one_sample_per_rank_and_gets_no_search_hint() ->
 
 def test_user_models_are_measured_only_with_the_default_batch() -> None:
     watcher = RecordingWatcher()
-    memory(request(workload=OWN), FakeLauncher(MODEL), watcher)
+    own = f"{Path(__file__).parents[2] / 'examples/own_model.py'}:build"
+    memory(ask_benchmark("memory", workload=own), FakeLauncher(MODEL), watcher)
     assert purposes(watcher) == {32: "measure"}
-
-
-def test_longer_forecasts_increase_the_estimated_time() -> None:
-    watcher = RecordingWatcher()
-    memory(request(batch_size=2), FakeLauncher(MODEL), watcher)
     trial = watcher.launched[0][0]
-    times = [
-        estimate_s((trial.replace(purpose=purpose),), 1)
-        for purpose in ("search", "compare", "brief", "measure")
-    ]
+    kinds = ("search", "compare", "brief", "measure")  # with ever longer forecasts
+    times = [estimate_s((trial.replace(purpose=purpose),), 1) for purpose in kinds]
     assert times == sorted(set(times))
 
 
@@ -232,14 +215,14 @@ def test_longer_forecasts_increase_the_estimated_time() -> None:
     ],
 )
 def test_hints_name_only_the_flags_that_are_missing(machine: Any, asked: dict[str, Any], hint: str) -> None:
-    report = memory(request(**asked), FakeLauncher(MODEL, machine), RecordingWatcher())
+    report = memory(ask_benchmark("memory", **asked), FakeLauncher(MODEL, machine), RecordingWatcher())
     assert f"(calculated; to try it: {hint})" in report.sections[0].lines[0]
     assert report.next_step is not None
     assert ("--memory-limit" in report.next_step.argv) == ("--memory-limit" in hint)
 
 
 def test_without_optimizer_state_zero1_is_a_line_instead_of_a_row() -> None:
-    report = memory(request(), FakeLauncher(MODEL), RecordingWatcher())
+    report = memory(ask_benchmark("memory"), FakeLauncher(MODEL), RecordingWatcher())
     savings = report.sections[2]
     assert savings.lines == ("The optimizer keeps no state: ZeRO-1 saves nothing.",)
     assert "ZeRO-1" not in str(savings.table)
@@ -254,7 +237,9 @@ def test_a_data_set_smaller_than_the_batch_ends_the_search() -> None:
         return Outcome(status="ok", records=[record])
 
     watcher = RecordingWatcher()
-    report = memory(request(memory_limit="500000000"), FakeLauncher(MODEL, outcomes=few), watcher)
+    report = memory(
+        ask_benchmark("memory", memory_limit="500000000"), FakeLauncher(MODEL, outcomes=few), watcher
+    )
     assert sum(trial.settings["purpose"] == "search" for trial, _ in watcher.launched) == 1
     job = job_of(report.path)
     assert (job["largest_batch"], job["largest_batch_is"]) == (100, "all_samples")

@@ -55,15 +55,15 @@ def test_a_table_becomes_a_run() -> None:
         ("float16", 2, 1),
     ]
     assert json.loads(Path("run/environment.json").read_text()) == {"imported_from": "theirs.txt"}
-
-
-def test_an_imported_run_reads_back() -> None:
-    import_nccl(CommStudy(), write(HEAD + LINES), "run", None, None)
     run = load_run("run")
     assert run.warnings == ()
     assert {(result.status, result.environment_id) for result in run.results} == {("ok", "imported")}
     assert sorted(result.order for result in run.results) == [0, 1]
     assert {result.settings["dtype"] for result in run.results} == {"float32", "float16"}
+    before = Path("run/trials.jsonl").read_bytes()
+    with pytest.raises(BadInput):
+        import_nccl(CommStudy(), Path("theirs.txt"), "run", None, None)
+    assert Path("run/trials.jsonl").read_bytes() == before
 
 
 def test_flags_override_what_the_file_names() -> None:
@@ -87,24 +87,13 @@ def test_without_a_folder_the_import_is_the_latest_run() -> None:
     assert Path("runs/latest").resolve() == report.path.resolve()
 
 
-@pytest.mark.parametrize("content", [b"nothing of the kind\n", b"", b"\xff\xfe\x00", b'{"results": [1]}'])
+@pytest.mark.parametrize("content", [b"nothing of the kind\n", b"\xff\xfe\x00", b'{"results": [1]}'])
 def test_a_file_not_written_by_nccl_tests_is_refused_and_leaves_nothing(content: bytes) -> None:
     path = Path("theirs")
     path.write_bytes(content)
     with pytest.raises(BadInput) as caught:
         import_nccl(CommStudy(), path, "run", 2, None)
     assert str(caught.value).startswith("theirs: ")
-    assert list(Path().iterdir()) == [path]
-
-
-def test_a_missing_file_is_refused() -> None:
     with pytest.raises(BadInput, match="nowhere: cannot be read"):
         import_nccl(CommStudy(), Path("nowhere"), "run", 2, None)
-
-
-def test_a_folder_that_holds_a_run_is_not_added_to() -> None:
-    import_nccl(CommStudy(), write(HEAD + LINES), "run", None, None)
-    before = Path("run/trials.jsonl").read_bytes()
-    with pytest.raises(BadInput):
-        import_nccl(CommStudy(), Path("theirs.txt"), "run", None, None)
-    assert Path("run/trials.jsonl").read_bytes() == before
+    assert list(Path().iterdir()) == [path]

@@ -97,13 +97,19 @@ def findings(**nodes: Any) -> tuple[dict[str, dict[str, Any]], str]:
     return by_rule, "\n".join([*rows, *(line for section in shown for line in section.details)])
 
 
-def test_the_gpu_of_the_late_rank_is_the_first_cause() -> None:
+def test_the_gpu_of_the_late_rank_a_lossy_port_far_cores_and_unused_cards_are_named() -> None:
     by_rule, explained = findings(slowdowns={"d": {"thermal (hardware)": 0.8}})
     assert next(iter(by_rule)) == "GPU slowed down"
     hot, late = by_rule["GPU slowed down"], by_rule["straggling rank"]
     assert "The GPU of rank 3 on n2 was slowed down to 60 % of its clock" in hot["claim"]
     assert hot["lost"] == pytest.approx(late["lost"])
     assert "thermal (hardware) (1 GPU)" in explained
+    assert "mlx5_0/1 of n2: symbol_error +" in by_rule["network errors"]["claim"]
+    assert "Rank 3's cores on n2" in by_rule["cores far from the GPU or network card"]["claim"]
+    assert "Rank 3 on n2: cores 0-1 on NUMA node 0, GPU 1 on NUMA node 1 (distance 21)" in explained
+    assert "n2 2 (cores 0-1; 2-3), distance up to 21 2 × infiniband 400 Gbit/s" in explained
+    assert "NCCL does not use GPUDirect RDMA" not in by_rule
+    assert by_rule["unused network cards"]["evidence"]["cards of n2"]["value"] == "mlx5_0 of mlx5_0, mlx5_1"
 
 
 def test_a_hot_gpu_of_another_rank_costs_nothing() -> None:
@@ -111,26 +117,8 @@ def test_a_hot_gpu_of_another_rank_costs_nothing() -> None:
     assert by_rule["GPU slowed down"]["lost"] == 0.0
 
 
-def test_a_power_cap_that_all_gpus_share_is_information() -> None:
-    by_rule, explained = findings(slowdowns={gpu: {"power cap": 1.0} for gpu in GPUS})
+def test_a_power_cap_that_all_gpus_share_is_information_and_missing_gpudirect_a_finding() -> None:
+    by_rule, explained = findings(slowdowns={gpu: {"power cap": 1.0} for gpu in GPUS}, direct="")
     assert "GPU slowed down" not in by_rule
     assert "power cap (2 GPUs)" in explained
-
-
-def test_errors_of_a_port_and_cores_on_the_other_socket_name_their_node() -> None:
-    by_rule, explained = findings()
-    assert "mlx5_0/1 of n2: symbol_error +" in by_rule["network errors"]["claim"]
-    assert "Rank 3's cores on n2" in by_rule["cores far from the GPU or network card"]["claim"]
-    assert "Rank 3 on n2: cores 0-1 on NUMA node 0, GPU 1 on NUMA node 1 (distance 21)" in explained
-    assert "n2 2 (cores 0-1; 2-3), distance up to 21 2 × infiniband 400 Gbit/s" in explained
-
-
-def test_the_log_of_attached_ranks_names_unused_cards() -> None:
-    by_rule, _ = findings()
-    assert "NCCL does not use GPUDirect RDMA" not in by_rule
-    assert by_rule["unused network cards"]["evidence"]["cards of n2"]["value"] == "mlx5_0 of mlx5_0, mlx5_1"
-
-
-def test_the_log_of_attached_ranks_tells_that_gpudirect_is_missing() -> None:
-    by_rule, _ = findings(direct="")
     assert by_rule["NCCL does not use GPUDirect RDMA"]["evidence"]["transport"]["value"] == "NET/IB"

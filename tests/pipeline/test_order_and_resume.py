@@ -4,13 +4,9 @@ import dataclasses
 import hashlib
 import json
 import os
-import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,10 +17,10 @@ from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.run import load_run
 from scalescope.results.run_record import RunEnd
-from scalescope.studies import campaign
 from scalescope.studies.stored import recorded_host
 from scalescope.studies.study import Report
 from tests.builders.studies import scale, standard_run, train
+from tests.builders.timed_launches import Clock, campaign_clock
 
 from .recording import RecordingWatcher, ask, summary_of
 
@@ -40,52 +36,25 @@ def order_of(**asked: Any) -> Order:
     return launcher.launched
 
 
-def test_launches_come_in_rounds_each_shuffled_on_its_own() -> None:
-    order = order_of(**SWEEP)
+def test_launches_come_in_rounds_each_shuffled_on_its_own_by_a_seed() -> None:
+    order = order_of(**SWEEP, order_seed=7, output_dir="a")
     rounds = [order[start : start + 6] for start in range(0, 24, 6)]
     for number, members in enumerate(rounds):
         assert {launch for _, launch in members} == {number}
         assert len({trial for trial, _ in members}) == 6
     assert len({tuple(trial for trial, _ in members) for members in rounds}) > 1
-
-
-def test_the_order_depends_only_on_its_seed() -> None:
-    first = order_of(**SWEEP, order_seed=7, output_dir="a")
-    again = order_of(**SWEEP, order_seed=7, output_dir="b")
-    other = order_of(**SWEEP, order_seed=8, output_dir="c")
-    assert first == again
-    assert first != other
-    assert sorted(first) == sorted(other)
+    recorded = sorted(load_run("a").results, key=lambda result: result.order)
+    assert [result.key for result in recorded] == order
     assert "order_seed: 7\n" in Path("a/experiment.yaml").read_text()
-
-
-def test_the_position_in_the_order_is_recorded() -> None:
-    order = order_of(**SWEEP)
-    assert [
-        result.key for result in sorted(load_run("run").results, key=lambda result: result.order)
-    ] == order
-
-
-class Clock:
-    """A clock that moves only when a launch runs."""
-
-    def __init__(self, launch_s: float) -> None:
-        self.now_s = 1000.0
-        self._launch_s = launch_s
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def launch(self, trial: Trial, launch: int) -> Outcome | None:
-        self.now_s += self._launch_s
-        return None
+    assert order_of(**SWEEP, order_seed=7, output_dir="b") == order
+    other = order_of(**SWEEP, order_seed=8, output_dir="c")
+    assert order != other and sorted(order) == sorted(other)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock(launch_s=10.0)
-    monkeypatch.setattr(campaign, "time", SimpleNamespace(monotonic=clock.monotonic))
-    return clock
+    made: Clock = campaign_clock(monkeypatch, Clock())
+    return made
 
 
 def test_the_budget_stops_between_launches_and_cuts_only_the_last_round(clock: Clock) -> None:
@@ -104,24 +73,6 @@ def test_the_budget_stops_between_launches_and_cuts_only_the_last_round(clock: C
     assert report.exit_code == 0
 
 
-def test_a_budget_that_suffices_is_not_mentioned(clock: Clock) -> None:
-    launcher = FakeLauncher(MODEL, outcomes=clock.launch)
-    watcher = RecordingWatcher()
-    train(ask("train", batch_size=[10, 20], repeats=2, budget="40s"), launcher, watcher)
-    assert len(launcher.launched) == 4
-    assert not any("budget" in note for note in watcher.notes)
-
-
-def test_a_run_ended_by_its_budget_is_resumed_with_a_larger_one(clock: Clock) -> None:
-    first = FakeLauncher(MODEL, outcomes=clock.launch)
-    train(ask("train", batch_size=[10, 20], repeats=3, budget="30s"), first, RecordingWatcher())
-    second = FakeLauncher(MODEL, outcomes=clock.launch)
-    train(ask("train", batch_size=[10, 20], repeats=3, budget="1h", resume=True), second, RecordingWatcher())
-    assert len(first.launched) == 3
-    assert len(second.launched) == 3
-    assert len(set(first.launched + second.launched)) == 6
-
-
 def test_resume_runs_only_what_is_missing() -> None:
     def fail_some(trial: Trial, launch: int) -> Outcome | None:
         failed = trial.rank_batch_size == 10 and launch == 1
@@ -135,16 +86,11 @@ def test_resume_runs_only_what_is_missing() -> None:
     assert [(trial.rank_batch_size, launch) for trial, launch in watcher.launched] == [(10, 1)]
     assert report.exit_code == 0
     assert {row["status"] for row in summary_of(report.path)["results"]["training"]} == {"ok"}
-
-
-def test_resuming_a_finished_run_launches_nothing() -> None:
-    train(ask("train", **SWEEP), FakeLauncher(MODEL), RecordingWatcher())
     before = Path("run/trials.jsonl").read_bytes()
-    launcher = FakeLauncher(MODEL)
-    report = train(ask("train", **SWEEP, resume=True), launcher, RecordingWatcher())
-    assert launcher.launched == []
+    third = FakeLauncher(MODEL)  # of a run that is finished
+    train(ask("train", batch_size=[10, 20], repeats=3, resume=True), third, RecordingWatcher())
+    assert third.launched == []
     assert Path("run/trials.jsonl").read_bytes() == before
-    assert report.exit_code == 0
 
 
 @pytest.mark.parametrize("status", ["oom", "invalid"])
@@ -160,22 +106,15 @@ def test_resume_does_not_repeat_launches_that_will_fail_the_same_way(status: str
 
 
 def test_resume_may_add_repeats() -> None:
+    """Also where the file lacks settings that did not exist then: what every run did is neutral."""
     train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
+    file = Path("run/experiment.yaml")
+    kept = [line for line in file.read_text().splitlines() if not line.startswith(("eval:", "data:"))]
+    file.write_text("\n".join(kept) + "\n")
     launcher = FakeLauncher(MODEL)
     train(ask("train", repeats=5, resume=True), launcher, RecordingWatcher())
     assert [launch for _, launch in launcher.launched] == [2, 3, 4]
     assert "repeats: 5\n" in Path("run/experiment.yaml").read_text()
-
-
-def test_a_run_from_before_a_setting_existed_is_resumed() -> None:
-    """Its file lacks the line; what every run did then is the setting's neutral value."""
-    train(ask("train", repeats=1), FakeLauncher(CostModel()), RecordingWatcher())
-    file = Path("run/experiment.yaml")
-    kept = [line for line in file.read_text().splitlines() if not line.startswith(("eval:", "data:"))]
-    file.write_text("\n".join(kept) + "\n")
-    launcher = FakeLauncher(CostModel())
-    train(ask("train", repeats=2, resume=True), launcher, RecordingWatcher())
-    assert len(launcher.launched) == 1
 
 
 def test_resume_with_other_settings_is_refused() -> None:
@@ -192,23 +131,24 @@ def test_resume_with_other_settings_is_refused() -> None:
     assert {path: path.read_bytes() for path in Path("run").iterdir() if path.is_file()} == files
 
 
-@pytest.mark.parametrize("change", [{"cores": 64}, {"torch_version": "2.14.0"}, {"cpu_model": "another"}])
-def test_resume_on_another_machine_is_refused(change: dict[str, Any]) -> None:
-    asked: dict[str, Any] = {"threads_per_rank": 1, "repeats": 2}
+def test_resume_on_another_machine_is_refused() -> None:
+    asked: dict[str, Any] = {"threads_per_rank": 1}
     train(ask("train", **asked), FakeLauncher(MODEL), RecordingWatcher())
     files = {path: path.read_bytes() for path in Path("run").iterdir() if path.is_file()}
-    launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, **change))
+    launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, cores=64))
     with pytest.raises(CannotRun) as caught:
         train(ask("train", **{**asked, "repeats": 3}, resume=True), launcher, RecordingWatcher())
     assert caught.value.exit_code == 3
-    ((name, value),) = change.items()
-    assert f"{name} ({getattr(TWO_CORES, name)}, now {value})" in str(caught.value)
+    assert "cores (2, now 64)" in str(caught.value)
     assert launcher.launched == []
     assert {path: path.read_bytes() for path in Path("run").iterdir() if path.is_file()} == files
 
 
 def test_resume_on_another_node_of_the_same_type_keeps_the_environment_id() -> None:
     train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
+    record = json.loads(Path("run/environment.json").read_text())
+    record["nodes"]["fake"]["driver_version"] = "535"
+    Path("run/environment.json").write_text(json.dumps(record))
     assert TWO_CORES.memory_bytes is not None
     other_node = dataclasses.replace(TWO_CORES, host="other", memory_bytes=TWO_CORES.memory_bytes - 3 * 4096)
     launcher = FakeLauncher(MODEL, other_node)
@@ -221,52 +161,27 @@ def test_resume_on_another_node_of_the_same_type_keeps_the_environment_id() -> N
     assert list(record["nodes"]) == ["fake", "other"]
     assert record["starts"] == [["fake"], ["other"]]
     assert list(record["systems"]) == ["fake", "other"]
+    assert record["node_differences"] == [{"name": "driver", "values": {"535": ["fake"], "none": ["other"]}}]
     assert recorded_host(Path("run"), repeatable=True, ranks=None).nodes == 1  # the plan is one start's
 
 
-def test_nodes_of_a_resumed_run_are_compared_with_earlier_nodes() -> None:
-    train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
-    record = json.loads(Path("run/environment.json").read_text())
-    record["nodes"]["fake"]["driver_version"] = "535"
-    Path("run/environment.json").write_text(json.dumps(record))
-    launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, host="other"))
-    train(ask("train", repeats=3, resume=True), launcher, RecordingWatcher())
-    record = json.loads(Path("run/environment.json").read_text())
-    assert record["node_differences"] == [{"name": "driver", "values": {"535": ["fake"], "none": ["other"]}}]
-
-
-def test_a_start_without_results_does_not_bind_the_run_to_its_machine() -> None:
-    train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
-    Path("run/trials.jsonl").unlink()
+def test_only_results_of_a_recorded_machine_bind_a_run_to_it() -> None:
+    train(ask("train", repeats=2, threads_per_rank=1), FakeLauncher(MODEL), RecordingWatcher())
+    recorded = Path("run/environment.json").read_text()
+    Path("run/environment.json").unlink()
     other = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, host="other", cpu_model="another"))
-    train(ask("train", repeats=2, resume=True), other, RecordingWatcher())
+    request = ask("train", repeats=3, resume=True, threads_per_rank=1)
+    with pytest.raises(CannotRun, match="these differ: what the run does not say"):
+        train(request, other, RecordingWatcher())
+    Path("run/environment.json").write_text(recorded)
+    Path("run/trials.jsonl").unlink()
+    train(request, other, RecordingWatcher())
     record = json.loads(Path("run/environment.json").read_text())
     assert list(record["nodes"]) == ["other"]
     assert {result.environment_id for result in load_run("run").results} == {record["environment_id"]}
 
 
-def test_a_run_without_a_recorded_machine_is_not_resumed_on_another() -> None:
-    train(ask("train", repeats=2, threads_per_rank=1), FakeLauncher(MODEL), RecordingWatcher())
-    Path("run/environment.json").unlink()
-    launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, cores=64))
-    with pytest.raises(CannotRun, match="these differ: what the run does not say"):
-        train(ask("train", repeats=3, resume=True, threads_per_rank=1), launcher, RecordingWatcher())
-
-
-def test_resume_on_a_renamed_machine_continues() -> None:
-    train(ask("train", repeats=2), FakeLauncher(MODEL), RecordingWatcher())
-    before = json.loads(Path("run/environment.json").read_text())
-    launcher = FakeLauncher(MODEL, dataclasses.replace(TWO_CORES, host="renamed"))
-    train(ask("train", repeats=3, resume=True), launcher, RecordingWatcher())
-    assert [launch for _, launch in launcher.launched] == [2]
-    now = json.loads(Path("run/environment.json").read_text())
-    assert list(now["nodes"]) == ["fake", "renamed"]
-    grown = ("nodes", "starts", "systems")
-    kept = {name: value for name, value in now.items() if name not in grown}
-    assert kept == {name: value for name, value in before.items() if name not in grown}
-
-
-def test_the_budget_note_counts_only_what_is_left_to_do(clock: Clock) -> None:
+def test_a_run_ended_by_its_budget_goes_on_and_notes_only_what_is_left_to_do(clock: Clock) -> None:
     asked: dict[str, Any] = {"batch_size": [10, 20], "repeats": 3}
     first = FakeLauncher(MODEL, outcomes=clock.launch)
     train(ask("train", **asked, budget="30s"), first, RecordingWatcher())
@@ -276,9 +191,19 @@ def test_the_budget_note_counts_only_what_is_left_to_do(clock: Clock) -> None:
     end = load_run("run").record.end
     assert end is not None and (end.why, end.missing, end.budget_s) == ("budget", 2, 10.0)
     assert any("2 of 6 launches" in note for note in watcher.notes)
+    last, watcher = FakeLauncher(MODEL, outcomes=clock.launch), RecordingWatcher()
+    train(ask("train", **asked, budget="20s", resume=True), last, watcher)  # which suffices
+    assert len(last.launched) == 2
+    assert len({*first.launched, *again.launched, *last.launched}) == 6
+    assert not any("budget" in note for note in watcher.notes)
 
 
-def test_an_existing_run_without_resume_is_refused() -> None:
+def test_an_existing_run_without_resume_and_resume_without_a_run_are_refused() -> None:
+    for output_dir in ("nowhere", None):
+        with pytest.raises(BadInput, match="--resume") as caught:
+            train(ask("train", output_dir=output_dir, resume=True), FakeLauncher(MODEL), RecordingWatcher())
+        assert caught.value.exit_code == 2
+    assert list(Path().iterdir()) == []
     train(ask("train"), FakeLauncher(MODEL), RecordingWatcher())
     before = Path("run/trials.jsonl").read_bytes()
     launcher = FakeLauncher(MODEL)
@@ -287,14 +212,6 @@ def test_an_existing_run_without_resume_is_refused() -> None:
     assert caught.value.exit_code == 2
     assert launcher.launched == []
     assert Path("run/trials.jsonl").read_bytes() == before
-
-
-def test_resume_without_a_run_is_refused() -> None:
-    for output_dir in ("nowhere", None):
-        with pytest.raises(BadInput, match="--resume") as caught:
-            train(ask("train", output_dir=output_dir, resume=True), FakeLauncher(MODEL), RecordingWatcher())
-        assert caught.value.exit_code == 2
-    assert list(Path().iterdir()) == []
 
 
 def test_every_launch_has_the_end_of_the_budget_as_its_deadline(clock: Clock) -> None:
@@ -383,52 +300,26 @@ def test_a_line_that_was_cut_off_is_measured_again() -> None:
     assert sorted(result.launch for result in load_run("run").results) == [0, 1, 2]
 
 
-KILLED = """
-import os, signal
-from scalescope.launch.fake import CostModel, FakeLauncher
-from tests.builders.studies import train
-from tests.pipeline.recording import RecordingWatcher, ask
-count = []
-def kill(trial, launch):
-    count.append(launch)
-    if len(count) == 6:
-        os.kill(os.getpid(), signal.SIGKILL)
-launcher = FakeLauncher(CostModel(), outcomes=kill)
-train(ask("train", batch_size=[10, 20, 30], repeats=4), launcher, RecordingWatcher())
-"""
-
-
-def test_after_a_kill_resume_loses_and_repeats_nothing() -> None:
-    root = Path(__file__).parents[2]
-    killed = subprocess.run([sys.executable, "-c", KILLED], env={**os.environ, "PYTHONPATH": str(root)})
-    assert killed.returncode == -signal.SIGKILL
-    before = {result.key for result in load_run("run").results}
-    assert len(before) == 5
-    launcher = FakeLauncher(CostModel())
-    report = train(
-        ask("train", batch_size=[10, 20, 30], repeats=4, resume=True), launcher, RecordingWatcher()
-    )
-    assert report.exit_code == 0
-    assert len(launcher.launched) == 7
-    assert not before & set(launcher.launched)
-    assert len(Path("run/trials.jsonl").read_text().splitlines()) == 12
-
-
 @pytest.mark.parametrize(
-    "asked",
+    ("study", "asked"),
     [
-        {"world_size": [1, 2], "batch_size": [10, 20], "repeats": 2},
-        {"world_size": [1, 2, 4], "global_batch_size": [40, 80], "bucket_cap_mb": "none"},
-        {"world_size": [2, 4], "precision": "bf16", "lr": "1e-3", "bucket_cap_mb": [1, 25]},
-        {"env.OMP_NUM_THREADS": [1, 2], "name": "null", "budget": "2h"},
+        (train, {"world_size": [1, 2], "batch_size": [10, 20, 30]}),
+        (
+            scale,
+            {"world_size": [1, 2, 4], "global_batch_size": [40, 80], "bucket_cap_mb": "none"},
+        ),
+        (
+            standard_run,
+            {"world_size": [1, 2], "precision": "bf16", "lr": "1e-3", "bucket_cap_mb": [1, 25]},
+        ),
+        (train, {"env.OMP_NUM_THREADS": [1, 2], "name": "null", "budget": "2h"}),
     ],
 )
-@pytest.mark.parametrize("study", [train, scale, standard_run])
 @pytest.mark.usefixtures("without_page")
 def test_the_experiment_file_repeats_the_run(study: Callable[..., Report], asked: dict[str, Any]) -> None:
     verb = "run" if study is standard_run else "scale" if study is scale else "train"
     first, second = FakeLauncher(MODEL), FakeLauncher(MODEL)
-    original = study(ask(verb, output_dir="a", **asked), first, RecordingWatcher())
+    original = study(ask(verb, output_dir="a", repeats=2, **asked), first, RecordingWatcher())
     repeated = study(ask(verb, output_dir="b", file=Path("a/experiment.yaml")), second, RecordingWatcher())
     assert first.launched == second.launched
     assert Path("a/experiment.yaml").read_text() == Path("b/experiment.yaml").read_text()
@@ -436,13 +327,6 @@ def test_the_experiment_file_repeats_the_run(study: Callable[..., Report], asked
         {result.trial_id for result in load_run(str(report.path)).results} for report in (original, repeated)
     ]
     assert ids[0] == ids[1]
-
-
-def test_the_experiment_file_repeats_the_order_too() -> None:
-    first, second = FakeLauncher(MODEL), FakeLauncher(MODEL)
-    train(ask("train", world_size=[1, 2], batch_size=[10, 20, 30], output_dir="a"), first, RecordingWatcher())
-    train(ask("train", file=Path("a/experiment.yaml"), output_dir="b"), second, RecordingWatcher())
-    assert first.launched == second.launched
 
 
 def test_stored_secrets_are_not_shown_when_they_are_redacted_now() -> None:

@@ -2,11 +2,12 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, judge
 from scalescope.results.traces.events import trace_name
 from scalescope.studies.stored import explain
@@ -44,42 +45,24 @@ def blind(trial: Trial, launch: int) -> Outcome | None:
     return judge(trial, profile_result(trial, (), counters=counters).ranks)
 
 
-def test_every_configuration_is_recorded_once_and_timed_as_often_as_asked() -> None:
+def test_every_configuration_is_recorded_once_timed_as_often_as_asked_and_explained() -> None:
     watcher = RecordingWatcher()
     request = ask("train", world_size=2, batch_size=[10, 20], repeats=3)
-    train(request, FakeLauncher(MODEL, outcomes=recorded), watcher, profiling=Profiling())
+    launcher = FakeLauncher(MODEL, outcomes=recorded)
+    report = train(request, launcher, watcher, profiling=Profiling())
+    assert report.exit_code == 0
     kinds = [(trial.settings["benchmark"], trial.settings["batch_size"]) for trial, _ in watcher.launched]
     assert sorted(kinds) == sorted([("train", 10), ("train", 20)] * 3 + [("profile", 10), ("profile", 20)])
-
-
-def test_profiled_steps_are_not_used_as_timings() -> None:
-    report = train(
-        ask("train", world_size=2, batch_size=10),
-        FakeLauncher(MODEL, outcomes=recorded),
-        RecordingWatcher(),
-        profiling=Profiling(),
-    )
-    assert report.exit_code == 0
     results = summary_of(report.path)["results"]
-    (training,) = results["training"]
-    assert training["step_time_s"]["mean"] == pytest.approx(0.020)
-    (profile,) = results["profile"]
-    assert (profile["traced_step_s"], profile["untraced_step_s"]) == pytest.approx((0.12, 0.02))
-    assert profile["overlap"] == pytest.approx(0.5)
-
-
-def test_the_trace_is_shown_and_explained_later() -> None:
-    launcher = FakeLauncher(MODEL, outcomes=recorded)
-    report = train(ask("train", world_size=2), launcher, RecordingWatcher(), profiling=Profiling())
-    title = "Trace · ddp, 2 ranks, batch 256 · ms per step"
+    step_s = {row["batch_size"]: row["step_time_s"]["mean"] for row in results["training"]}
+    assert step_s == pytest.approx({10: 0.020, 20: 0.030})  # profiled steps are not used as timings
+    assert [profile["traced_step_s"] for profile in results["profile"]] == pytest.approx([0.12, 0.12])
+    assert [profile["untraced_step_s"] for profile in results["profile"]] == pytest.approx([0.02, 0.03])
+    assert [profile["overlap"] for profile in results["profile"]] == pytest.approx([0.5, 0.5])
+    title = "Trace · ddp, 2 ranks, batch 10 · ms per step"
     assert title in [section.title for section in report.sections]
     assert title in [section.title for section in explain(Path("run"))]
     assert title in Path("run/performance_report.txt").read_text()
-
-
-def test_a_run_without_profiling_has_an_empty_profile() -> None:
-    report = train(ask("train"), FakeLauncher(MODEL), RecordingWatcher())
-    assert summary_of(report.path)["results"]["profile"] == []
 
 
 def test_a_dry_run_counts_the_recorded_launch() -> None:
@@ -90,26 +73,24 @@ def test_a_dry_run_counts_the_recorded_launch() -> None:
     assert section.lines[0].startswith("1 trial × 5 launches = 5 launches, and 1 trial once, ")
 
 
-def test_a_trace_without_communication_is_an_invalid_launch_and_no_profile() -> None:
-    launcher = FakeLauncher(MODEL, outcomes=without_communication)
-    report = train(ask("train", world_size=2), launcher, RecordingWatcher(), profiling=Profiling())
-    assert report.exit_code != 0
-    results = summary_of(report.path)["results"]
-    assert results["profile"] == []
-    timed, failed = results["training"]
-    assert (timed["status"], failed["status"]) == ("ok", "invalid")
-    assert failed["reason"] == "the trace of rank 0 has no communication, although its ranks communicate"
-
-
-def test_a_trace_of_a_gpu_without_kernels_is_an_invalid_launch_and_no_profile() -> None:
-    launcher = FakeLauncher(MODEL, with_gpus(2), outcomes=blind)
-    request = ask("train", world_size=2, device="cuda")
+@pytest.mark.parametrize(
+    ("outcomes", "gpus", "reason"),
+    [
+        (without_communication, 0, "has no communication, although its ranks communicate"),
+        (blind, 2, "has no kernels"),
+    ],
+)
+def test_a_trace_of_less_than_happened_is_an_invalid_launch_and_no_profile(
+    outcomes: Any, gpus: int, reason: str
+) -> None:
+    launcher = FakeLauncher(MODEL, with_gpus(gpus) if gpus else TWO_CORES, outcomes=outcomes)
+    request = ask("train", world_size=2, device="cuda" if gpus else "cpu")
     report = train(request, launcher, RecordingWatcher(), profiling=Profiling())
     assert report.exit_code != 0
     results = summary_of(report.path)["results"]
     assert results["profile"] == []
     assert [row["status"] for row in results["training"]] == ["ok", "invalid"]
-    assert results["training"][1]["reason"].startswith("the trace of rank 0 has no kernels")
+    assert results["training"][1]["reason"].startswith(f"the trace of rank 0 {reason}")
 
 
 def test_only_world_sizes_with_the_chosen_rank_are_profiled() -> None:

@@ -2,16 +2,17 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scalescope.cli import app
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.machine import Machine
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.local import launcher as local
 from scalescope.studies.study import Report
+from tests.builders.calling import called
 from tests.builders.requests import with_gpus
 from tests.builders.studies import comm, memory, scale, train, tune
 
@@ -47,8 +48,16 @@ def refusal(verb: Verb, launcher: FakeLauncher, **asked: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("verb", [train, scale, tune, memory])
-@pytest.mark.parametrize("kind", [FakeLauncher, WithoutTorch])
+@pytest.mark.parametrize(
+    ("verb", "kind"),
+    [
+        (train, FakeLauncher),
+        (train, WithoutTorch),
+        (scale, WithoutTorch),
+        (tune, WithoutTorch),
+        (memory, WithoutTorch),
+    ],
+)
 def test_a_batch_beyond_the_memory_is_refused(verb: Verb, kind: type[FakeLauncher]) -> None:
     text = refusal(verb, kind(FAST), batch_size=10**9, world_size=1)
     assert "needs at least 31.7 TiB per rank" in text
@@ -64,9 +73,13 @@ def test_the_batch_that_is_named_is_not_refused() -> None:
     refusal(train, FakeLauncher(FAST), batch_size=largest + 1)
 
 
-def test_a_model_beyond_the_memory_is_refused() -> None:
+def test_what_the_system_alone_excludes_is_refused_before_torch() -> None:
     text = refusal(train, WithoutTorch(FAST), hidden_dim=10**6, batch_size=1)
     assert "the model alone does not fit" in text
+    assert "3 ranks on 2 GPU(s)" in refusal(train, WithoutTorch(FAST, with_gpus(2)), world_size=3)
+    assert "fp16" in refusal(train, WithoutTorch(FAST), precision="fp16")
+    with pytest.raises(BadInput, match="divisible"):
+        train(request("train", global_batch_size=5, world_size=2), WithoutTorch(FAST), RecordingWatcher())
 
 
 def test_ranks_of_a_host_share_its_memory() -> None:
@@ -83,17 +96,14 @@ def test_a_gpu_has_its_own_memory() -> None:
     assert "GPU memory" in refusal(train, FakeLauncher(FAST, gpus), batch_size=batch, world_size=2)
 
 
-def test_forcing_starts_it_and_changes_no_trial() -> None:
+def test_forcing_starts_it_and_changes_no_trial_and_unknown_memory_refuses_nothing() -> None:
     forced, plain = RecordingWatcher(), RecordingWatcher()
     train(request("train", batch_size=10**9, allow_oom="yes"), FakeLauncher(FAST), forced)
     roomy = dataclasses.replace(TWO_CORES, memory_bytes=1 << 50)
     train(request("train", batch_size=10**9, output_dir="roomy"), FakeLauncher(FAST, roomy), plain)
     assert [trial.trial_id for trial, _ in forced.launched] == [trial.trial_id for trial, _ in plain.launched]
-
-
-def test_unknown_memory_refuses_nothing() -> None:
-    machine = dataclasses.replace(TWO_CORES, memory_bytes=None)
-    train(request("train", batch_size=10**9), FakeLauncher(FAST, machine), RecordingWatcher())
+    unknown = FakeLauncher(FAST, dataclasses.replace(TWO_CORES, memory_bytes=None))
+    train(request("train", batch_size=10**9, output_dir="unknown"), unknown, RecordingWatcher())
 
 
 def test_memory_may_run_out_where_that_is_bounded() -> None:
@@ -111,38 +121,25 @@ def test_tune_leaves_out_a_value_that_cannot_fit() -> None:
     assert 200_000 in batches and 800_000 not in batches
 
 
-@pytest.mark.parametrize("verb", [train, scale, comm])
-def test_far_more_ranks_than_cores_are_refused(verb: Verb) -> None:
+@pytest.mark.parametrize("verb", [train, comm])
+def test_far_more_ranks_than_cores_are_refused_unless_forced(verb: Verb) -> None:
     text = refusal(verb, WithoutTorch(FAST), world_size=65)
     assert "65 ranks on 2 core(s)" in text
     assert "--world-size 64" in text and "--oversubscribe" in text
+    if verb is train:
+        watcher = RecordingWatcher()
+        train(request("train", world_size=65, oversubscribe="yes", batch_size=1), FakeLauncher(FAST), watcher)
+        (trial,) = {trial.trial_id: trial for trial, _ in watcher.launched}.values()
+        assert not trial.oversubscribe  # it is about GPUs, and part of a trial's identity
 
 
-def test_far_more_ranks_than_cores_can_be_forced() -> None:
-    watcher = RecordingWatcher()
-    train(request("train", world_size=65, oversubscribe="yes", batch_size=1), FakeLauncher(FAST), watcher)
-    (trial,) = {trial.trial_id: trial for trial, _ in watcher.launched}.values()
-    assert not trial.oversubscribe  # it is about GPUs, and part of a trial's identity
-
-
-def test_more_ranks_than_gpus_are_refused_before_torch() -> None:
-    assert "3 ranks on 2 GPU(s)" in refusal(train, WithoutTorch(FAST, with_gpus(2)), world_size=3)
-
-
-def test_wrong_settings_are_refused_before_torch() -> None:
-    launcher = WithoutTorch(FAST)
-    with pytest.raises(BadInput, match="divisible"):
-        train(request("train", global_batch_size=5, world_size=2), launcher, RecordingWatcher())
-    with pytest.raises(CannotRun, match="fp16"):
-        train(request("train", precision="fp16"), launcher, RecordingWatcher())
-
-
-@pytest.mark.parametrize("flags", [("--batch-size=100000000",), ("--world-size=500",)])
-def test_the_command_line_refuses_before_it_loads_torch(
-    flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("flag", ["--batch-size=100000000", "--hidden-dim=1000000", "--world-size=500"])
+def test_the_command_line_refuses_before_it_loads_torch_and_writes_nothing(
+    flag: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(local, "LocalLauncher", lambda: WithoutTorch(FAST))
-    with pytest.raises(SystemExit) as leaving:
-        app.main(["train", *flags])
-    assert leaving.value.code == CannotRun.exit_code
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    ended = called(capsys, "scale", flag)
+    assert ended.code == CannotRun.exit_code
+    assert len(ended.err.splitlines()) == 1
+    assert ("needs at least" in ended.err) == ("--allow-oom" in ended.err) == ("world" not in flag)
+    assert list(Path().iterdir()) == []

@@ -38,6 +38,10 @@ def plan_of(**settings: Any) -> Plan:
 def test_without_noise_the_numbers_are_exact() -> None:
     report = scale(ask("scale", **SWEEP), FakeLauncher(MODEL), RecordingWatcher())
     assert report.exit_code == 0
+    verdict, section, *_ = report.sections
+    assert section.title == "weak scaling · mlp on cpu · batch per rank · 5 launches each"
+    assert section.table is not None and section.table.columns[:3] == ("ranks", "batch", "step (ms)")
+    assert "(weak scaling)" in verdict.lines[0]
     rows = summary_of(report.path)["results"]["scaling"]
     assert [(row["world_size"], row["batch_size"]) for row in rows] == [
         (ranks, batch) for batch in (50, 500) for ranks in (1, 2, 4)
@@ -90,8 +94,9 @@ def covers(estimate: Estimate | None, truth: float) -> bool:
 def test_the_truth_lies_in_the_intervals_of_noisy_runs() -> None:
     noisy = dataclasses.replace(MODEL, launch_noise=0.02)
     trials = plan_of(world_size=[1, 2, 4], batch_size=50, steps_per_epoch=5).trials
+    trials = tuple(trial for trial in trials if trial.benchmark == "train")
     hits: dict[tuple[str, int], list[bool]] = {}
-    for seed in range(200):
+    for seed in range(100):
         for row in scaling_rows(configurations(results_of(trials, noisy, seed))):
             if row.is_baseline:
                 continue
@@ -104,35 +109,26 @@ def test_the_truth_lies_in_the_intervals_of_noisy_runs() -> None:
             for name, (estimate, truth) in truths.items():
                 hits.setdefault((name, row.ranks), []).append(covers(estimate, truth))
     assert {key: len(covered) for key, covered in hits.items()} == {
-        (name, ranks): 200 for name in ("speedup", "efficiency", "exposed") for ranks in (2, 4)
+        (name, ranks): 100 for name in ("speedup", "efficiency", "exposed") for ranks in (2, 4)
     }
     for key, covered in hits.items():
-        assert 186 <= sum(covered) <= 198, key  # 93 % to 99 % of 200
+        assert 91 <= sum(covered) <= 99, key
     everything = [hit for covered in hits.values() for hit in covered]
     assert 0.93 <= sum(everything) / len(everything) <= 0.97
 
 
 def test_strong_scaling_is_labelled_strong() -> None:
-    report = scale(
-        ask("scale", world_size=[1, 2, 4], global_batch_size=400), FakeLauncher(MODEL), RecordingWatcher()
-    )
+    request = ask("scale", world_size=[1, 2, 4], global_batch_size=400, repeats=2)
+    report = scale(request, FakeLauncher(MODEL), RecordingWatcher())
     rows = summary_of(report.path)["results"]["scaling"]
-    assert {row["mode"] for row in rows} == {"strong"}
-    assert {row["batch_size"] for row in rows} == {400}
+    assert {(row["mode"], row["batch_size"]) for row in rows} == {("strong", 400)}
     for row in rows:
         truth = true_step_s(1, 400) / true_step_s(row["world_size"], 400 // row["world_size"])
         assert row["speedup"] == pytest.approx(truth)
         assert row["efficiency"] == pytest.approx(truth / row["world_size"])
     titles = [section.title for section in report.sections if section.title]
-    assert titles[0].startswith("strong scaling · mlp on cpu · global batch · 5 launches each")
+    assert titles[0].startswith("strong scaling · mlp on cpu · global batch · 2 launches each")
     assert "(strong scaling)" in report.sections[0].lines[0]
-
-
-def test_weak_scaling_is_labelled_weak() -> None:
-    report = scale(ask("scale", **SWEEP), FakeLauncher(MODEL), RecordingWatcher())
-    titles = [section.title for section in report.sections if section.title]
-    assert titles[:1] == ["weak scaling · mlp on cpu · batch per rank · 5 launches each"]
-    assert "(weak scaling)" in report.sections[0].lines[0]
 
 
 def test_world_sizes_without_one_are_labelled_relative() -> None:
@@ -197,10 +193,8 @@ def test_varied_settings_are_in_the_scaling_table_and_in_the_verdict() -> None:
     report = scale(ask("scale", **VARIED), FakeLauncher(MODEL), RecordingWatcher())
     verdict, section, *_ = report.sections
     assert section.table is not None
-    columns = section.table.columns
-    assert columns[:4] == ("ranks", "batch", "precision", "step (ms)")
-    column = columns.index("precision")
-    assert sorted((row[0], row[column]) for row in section.table.rows) == [
+    assert section.table.columns[:4] == ("ranks", "batch", "precision", "step (ms)")
+    assert sorted((row[0], row[2]) for row in section.table.rows) == [
         ("1", "bf16"),
         ("1", "fp32"),
         ("2", "bf16"),
@@ -210,32 +204,17 @@ def test_varied_settings_are_in_the_scaling_table_and_in_the_verdict() -> None:
     assert "efficiency" not in verdict.lines[0]  # by which of the two jobs?
 
 
-def test_a_single_job_has_only_the_usual_columns() -> None:
-    report = scale(ask("scale", **{**VARIED, "precision": "fp32"}), FakeLauncher(MODEL), RecordingWatcher())
-    verdict, section, *_ = report.sections
-    assert section.table is not None
-    assert section.table.columns[:3] == ("ranks", "batch", "step (ms)")
-    assert "precision" not in verdict.lines[0]
-
-
-def test_varied_settings_are_columns_of_the_dry_run_too() -> None:
+def test_a_dry_run_shows_what_every_trial_is_and_what_is_varied() -> None:
     launcher = FakeLauncher(MODEL)
-    report = scale(ask("scale", **VARIED, dry_run=True), launcher, RecordingWatcher())
-    (section,) = report.sections
+    (section,) = scale(ask("scale", **VARIED, dry_run=True), launcher, RecordingWatcher()).sections
     assert section.table is not None
     assert section.table.columns == ("trial", "precision", "measures", "id")
     assert {row[1] for row in section.table.rows} == {"fp32", "bf16", "—"}
-    purposes = {row[2] for row in section.table.rows}
-    recorded = "when ranks arrive at exchanges"
-    assert purposes == {"training", "training without communication", "collectives", recorded}
     ids = [row[-1] for row in section.table.rows]
     assert len(set(ids)) == len(ids) == 10 + 1  # one exchange serves both
     assert launcher.launched == []
-
-
-def test_a_dry_run_of_one_job_shows_what_every_trial_is() -> None:
     plain = {**VARIED, "precision": "fp32"}
-    (section,) = scale(ask("scale", **plain, dry_run=True), FakeLauncher(MODEL), RecordingWatcher()).sections
+    (section,) = scale(ask("scale", **plain, dry_run=True), launcher, RecordingWatcher()).sections
     assert section.table is not None
     assert section.table.columns == ("trial", "measures", "id")
     assert sorted(row[:2] for row in section.table.rows) == [

@@ -22,7 +22,7 @@ from scalescope.studies.slurm.job import run_on_slurm
 from scalescope.studies.slurm.slurm_request import SlurmRun, is_slurm_run, prepare
 from scalescope.studies.study import Report
 from tests.builders.studies import scale
-from tests.pipeline.recording import RecordingWatcher, ask
+from tests.pipeline.recording import RecordingWatcher, ask, folder_alone
 
 _ASKED = {"device": "cpu", "world_size": [1, 2], "batch_size": 32, "repeats": 2}
 _FLAGS = {"launcher": (Given("slurm", "--launcher"),), "nodes": (Given("2", "--nodes"),)}
@@ -119,6 +119,18 @@ def test_a_job_that_ends_well_is_shown_as_if_it_had_run_here(made_up: MadeUpSlur
     lines = Path("run/trials.jsonl").read_text().splitlines()
     assert all('"status":"ok"' in line for line in lines)  # the script counts them as they are spelled
     assert json.loads(Path("run/slurm/job.json").read_text())["job_id"] == "17"
+    with pytest.raises(BadInput, match="already holds a run"):
+        _run(_prepared())
+    other = ask("scale", **{**_ASKED, "batch_size": 64}, resume=True)
+    with pytest.raises(BadInput, match="different settings: batch_size"):
+        prepare(ScaleStudy(), other, _FLAGS, ())
+
+
+def test_strict_holds_for_jobs(made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_run, "is_unstable", lambda run: True)
+    made_up.states = [lambda: _step(0), lambda: _step(1)]
+    strict = dataclasses.replace(ask("scale", **_ASKED), strict=True)
+    assert _run(prepare(ScaleStudy(), strict, _FLAGS, ())).exit_code == 6
 
 
 def test_results_of_a_failed_job_are_shown_and_resume_submits_the_rest(made_up: MadeUpSlurm) -> None:
@@ -131,10 +143,14 @@ def test_results_of_a_failed_job_are_shown_and_resume_submits_the_rest(made_up: 
     (note,) = (note for note in watcher.notes if "Job 17 ended (node fail)" in note)
     assert "--resume submits them. Its error: cores differ (log: " in note
 
-    again = ask("scale", resume=True)
-    again = dataclasses.replace(again, flags={"output_dir": again.flags["output_dir"]})
+    again = folder_alone(ask("scale", resume=True))
     assert is_slurm_run(again)
-    made_up.states = ["NODE_FAIL|None", "RUNNING|None", lambda: _step(1)]
+    made_up.states = ["NODE_FAIL|None", "RUNNING|None", "FAILED|None"]
+    watcher = RecordingWatcher()
+    _run(prepare(ScaleStudy(), again, {}, ()), watcher)
+    assert not any("cores differ" in note for note in watcher.notes)  # the error of the earlier job
+
+    made_up.states = ["FAILED|None", "RUNNING|None", lambda: _step(1)]
     resumed = prepare(ScaleStudy(), again, {}, ())
     assert resumed.job.nodes == 2  # as it was asked for when the run began
     watcher = RecordingWatcher()
@@ -142,7 +158,7 @@ def test_results_of_a_failed_job_are_shown_and_resume_submits_the_rest(made_up: 
     assert report.run is not None
     first = len(report.run.results)
     assert watcher.begun[0] == (first + len(watcher.results), first)
-    assert len(made_up.submitted) == 2
+    assert len(made_up.submitted) == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
@@ -199,8 +215,7 @@ def test_a_submission_that_failed_can_be_repeated(made_up: MadeUpSlurm) -> None:
         _run(prepare(ScaleStudy(), ask("scale", **_ASKED), _FLAGS, ("module load b",)))
     made_up.failing = {}
     made_up.states = [lambda: _step(0), lambda: _step(1)]
-    bare = ask("scale", resume=True)
-    bare = dataclasses.replace(bare, flags={"output_dir": bare.flags["output_dir"]})
+    bare = folder_alone(ask("scale", resume=True))
     assert is_slurm_run(bare)
     again = prepare(ScaleStudy(), bare, {}, ())
     assert (again.job.nodes, again.job.setup) == (2, ("module load b",))
@@ -251,6 +266,19 @@ def test_a_job_that_measured_nothing_shows_its_error(made_up: MadeUpSlurm) -> No
         _run(prepare(ScaleStudy(), ask("scale", **_ASKED, resume=True), _FLAGS, ()))
 
 
+def test_of_a_job_that_never_measured_the_error_of_its_step_is_shown(made_up: MadeUpSlurm) -> None:
+    def failed() -> str:
+        Path("run/slurm/slurm-17.out").write_text(
+            "some module is loaded\nscalescope: --world-size: too many ranks\n"
+            "srun: error: node1: task 0: Exited with exit code 2\n"
+        )
+        return "FAILED|None"
+
+    made_up.states = [failed]
+    with pytest.raises(CannotRun, match=r"scalescope: --world-size: too many ranks \(log: "):
+        _run(_prepared())
+
+
 def test_files_that_appear_late_are_waited_for(made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm_run, "_FILES_APPEAR_S", 60.0)
     waits: list[float] = []
@@ -273,12 +301,21 @@ def test_files_that_appear_late_are_waited_for(made_up: MadeUpSlurm, monkeypatch
 
 
 def test_a_controller_that_pauses_is_asked_again(made_up: MadeUpSlurm) -> None:
+    def broken_step() -> str:
+        _step(1)
+        with Path("run/trials.jsonl").open("a") as stream:
+            stream.write("junk\n")
+        return "RUNNING|None"
+
     lost = CannotRun("squeue failed: Unable to contact slurm controller")
-    made_up.states = ["PENDING|Priority", lost, lost, lambda: _step(0), lost, lambda: _step(1)]
+    gone = CannotRun("squeue failed: Invalid job id specified")  # a job that SLURM has forgotten is over
+    made_up.states = ["PENDING|Priority", lost, lost, lambda: _step(0), lost, broken_step, gone]
     watcher = RecordingWatcher()
     assert _run(_prepared(), watcher).exit_code == 0
     pauses = [note for note in watcher.notes if note.startswith("SLURM does not answer (squeue failed: ")]
     assert len(pauses) == 2  # once for each pause
+    assert made_up.states == []
+    assert any("left out" in note for note in watcher.notes)  # the broken line
     notes = [note for note in watcher.notes if note.startswith("Job 17 is ")]
     assert notes == ["Job 17 is pending (Priority).", "Job 17 is running."]
 
@@ -290,15 +327,6 @@ def test_a_controller_that_never_answers_ends_the_command(
     made_up.states = [CannotRun("squeue failed: Unable to contact slurm controller")]
     with pytest.raises(CannotRun, match="job 17 may go on, and --resume follows it again"):
         _run(_prepared())
-
-
-def test_a_job_that_slurm_has_forgotten_is_over(made_up: MadeUpSlurm) -> None:
-    made_up.states = [
-        lambda: _step(0),
-        lambda: _step(1),
-        CannotRun("squeue failed: Invalid job id specified"),
-    ]
-    assert _run(_prepared()).exit_code == 0
 
 
 def test_a_job_of_one_task_starts_ranks_of_its_own(made_up: MadeUpSlurm) -> None:
@@ -334,25 +362,14 @@ def test_a_spent_budget_is_noted_and_the_next_job_has_its_own(made_up: MadeUpSlu
     assert not any("--budget-since" in word for word in _prepared().job.command)
 
 
-def test_a_folder_that_holds_a_run_is_not_submitted_to(made_up: MadeUpSlurm) -> None:
-    made_up.states = [lambda: _step(0), lambda: _step(1)]
-    _run(_prepared())
-    with pytest.raises(BadInput, match="already holds a run"):
-        _run(_prepared())
-
-
-def test_resume_with_another_request_is_refused(made_up: MadeUpSlurm) -> None:
-    made_up.states = [lambda: _step(0)]
-    _run(_prepared())
-    other = ask("scale", **{**_ASKED, "batch_size": 64}, resume=True)
-    with pytest.raises(BadInput, match="different settings: batch_size"):
-        prepare(ScaleStudy(), other, _FLAGS, ())
-
-
-@pytest.mark.parametrize("output", ["5", "5;here\n", "5\nNote: mind the gap", "Welcome\n\n5;here\nBye"])
-def test_sbatch_may_print_more_than_the_job_id(monkeypatch: pytest.MonkeyPatch, output: str) -> None:
-    monkeypatch.setattr(slurm, "_run", lambda *command: output)
-    assert slurm.submit(Path("job.sh")) == "5"
+def test_sbatch_may_print_more_than_the_job_id_but_not_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    for output in ("5", "5;here\n", "5\nNote: mind the gap", "Welcome\n\n5;here\nBye"):
+        monkeypatch.setattr(slurm, "_run", lambda *command, output=output: output)
+        assert slurm.submit(Path("job.sh")) == "5"
+    for output in ("", "Submitted batch job 5", "5;a b"):
+        monkeypatch.setattr(slurm, "_run", lambda *command, output=output: output)
+        with pytest.raises(CannotRun, match="no job number"):
+            slurm.submit(Path("job.sh"))
 
 
 def test_slurm_commands_get_the_environment_without_variables_of_the_job(
@@ -365,58 +382,6 @@ def test_slurm_commands_get_the_environment_without_variables_of_the_job(
     given = slurm._environment()
     assert kept.items() <= given.items()
     assert not set(foreign) & set(given)
-
-
-@pytest.mark.parametrize("output", ["", "Submitted batch job 5", "5;a b"])
-def test_sbatch_output_without_a_job_id_is_an_error(monkeypatch: pytest.MonkeyPatch, output: str) -> None:
-    monkeypatch.setattr(slurm, "_run", lambda *command: output)
-    with pytest.raises(CannotRun, match="no job number"):
-        slurm.submit(Path("job.sh"))
-
-
-def test_of_a_job_that_never_measured_the_error_of_its_step_is_shown(made_up: MadeUpSlurm) -> None:
-    def failed() -> str:
-        Path("run/slurm/slurm-17.out").write_text(
-            "some module is loaded\nscalescope: --world-size: too many ranks\n"
-            "srun: error: node1: task 0: Exited with exit code 2\n"
-        )
-        return "FAILED|None"
-
-    made_up.states = [failed]
-    with pytest.raises(CannotRun, match=r"scalescope: --world-size: too many ranks \(log: "):
-        _run(_prepared())
-
-
-def test_strict_holds_for_jobs(made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_run, "is_unstable", lambda run: True)
-    made_up.states = [lambda: _step(0), lambda: _step(1)]
-    strict = dataclasses.replace(ask("scale", **_ASKED), strict=True)
-    assert _run(prepare(ScaleStudy(), strict, _FLAGS, ())).exit_code == 6
-
-
-def test_lines_that_a_job_left_broken_are_noted(made_up: MadeUpSlurm) -> None:
-    def broken() -> str:
-        _step(1)
-        with Path("run/trials.jsonl").open("a") as stream:
-            stream.write("junk\n")
-        return "RUNNING|None"
-
-    made_up.states = [lambda: _step(0), broken]
-    watcher = RecordingWatcher()
-    _run(_prepared(), watcher)
-    assert any("left out" in note for note in watcher.notes)
-
-
-def test_an_error_of_an_earlier_job_is_not_shown_for_a_later_one(made_up: MadeUpSlurm) -> None:
-    failed = RunEnd(why="failed", message="cores differ")
-    made_up.states = [lambda: _step(0), lambda: _ended(failed), "NODE_FAIL|None"]
-    _run(_prepared())
-    again = ask("scale", resume=True)
-    again = dataclasses.replace(again, flags={"output_dir": again.flags["output_dir"]})
-    made_up.states = ["NODE_FAIL|None", "RUNNING|None", "FAILED|None"]
-    watcher = RecordingWatcher()
-    _run(prepare(ScaleStudy(), again, {}, ()), watcher)
-    assert not any("cores differ" in note for note in watcher.notes)
 
 
 def test_a_job_that_waits_too_long_is_cancelled(made_up: MadeUpSlurm) -> None:
@@ -458,8 +423,7 @@ def test_shell_text_that_a_folder_stores_is_submitted_by_the_users_word_alone(
     record = json.loads(Path("run/slurm/job.json").read_text())
     flags = {**record["flags"], **stored.get("flags", {})}
     Path("run/slurm/job.json").write_text(json.dumps({**record, **stored, "flags": flags}))
-    bare = ask("scale", resume=True)
-    bare = dataclasses.replace(bare, flags={"output_dir": bare.flags["output_dir"]})
+    bare = folder_alone(ask("scale", resume=True))
 
     resumed = prepare(ScaleStudy(), bare, {}, ())
     made_up.states = ["FAILED|None"]
@@ -475,8 +439,7 @@ def test_a_job_that_is_still_there_is_followed_without_trust(made_up: MadeUpSlur
     with pytest.raises(Interrupted):
         _run(prepare(ScaleStudy(), ask("scale", **_ASKED), _FLAGS, ("module load b",)))
     made_up.states = ["RUNNING|None", lambda: _step(0), lambda: _step(1)]
-    bare = ask("scale", resume=True)
-    bare = dataclasses.replace(bare, flags={"output_dir": bare.flags["output_dir"]})
+    bare = folder_alone(ask("scale", resume=True))
 
     assert _run(prepare(ScaleStudy(), bare, {}, ())).exit_code == 0
     assert len(made_up.submitted) == 1

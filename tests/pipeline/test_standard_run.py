@@ -1,6 +1,7 @@
 """`run`: the standard benchmark."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +13,22 @@ from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
+from scalescope.studies.execution import host_of
+from scalescope.studies.report import page_of
 from scalescope.studies.request import Request
+from scalescope.studies.scaling.run import RunStudy
 from tests.builders.studies import standard_run
 
 from .recording import RecordingWatcher, ask, summary_of
 
+pytestmark = pytest.mark.usefixtures("without_page")
 MODEL = CostModel(fixed_s=0.010, per_sample_s=0.0002, exposed_comm_s={2: 0.004, 4: 0.012})
 
 
-@pytest.fixture(autouse=True)
-def page_where_it_matters(request: pytest.FixtureRequest) -> None:
-    """Only the tests about the page have one."""
-    if "page" not in request.node.name:
-        request.getfixturevalue("without_page")
-
-
-def test_the_standard_run_shows_the_machine_and_then_how_it_scales() -> None:
+def test_the_standard_run_shows_the_machine_and_measures_scaling_memory_and_collectives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scalescope.studies.report.page_of", page_of)
     watcher = RecordingWatcher()
     report = standard_run(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
     assert report.exit_code == 0
@@ -35,29 +36,41 @@ def test_the_standard_run_shows_the_machine_and_then_how_it_scales() -> None:
     assert machine.title == "Machine"
     assert machine.lines[0].startswith("Host       : fake processor, 2 cores, 16.0 GiB")
     assert "2 ranks deliver" in report.sections[0].lines[0]
-    rows = summary_of(report.path)["results"]["scaling"]
-    assert [row["world_size"] for row in rows] == [1, 2]
-    assert rows[1]["efficiency"] == pytest.approx(0.020 / 0.024)
-    assert rows[1]["exposed_comm_s"] == pytest.approx(0.004)
-    assert rows[1]["reading"] == "good"
+    results = summary_of(report.path)["results"]
+    assert [row["world_size"] for row in results["scaling"]] == [1, 2]
+    two = results["scaling"][1]
+    assert (two["efficiency"], two["exposed_comm_s"]) == pytest.approx((0.020 / 0.024, 0.004))
+    assert two["reading"] == "good"
 
-
-def test_the_standard_run_measures_the_memory_of_training() -> None:
-    watcher = RecordingWatcher()
-    report = standard_run(ask("run", batch_size=50, world_size=[1, 2]), FakeLauncher(MODEL), watcher)
-    memory_launches = [(trial, n) for trial, n in watcher.launched if trial.settings["benchmark"] == "memory"]
-    assert sorted(trial.rank_batch_size for trial, _ in memory_launches) == [2, 8]
-    assert {(trial.world_size, n) for trial, n in memory_launches} == {(1, 0)}  # once, however many repeats
+    by_benchmark: dict[str, list[tuple[Trial, int]]] = {}
+    for trial, number in watcher.launched:
+        by_benchmark.setdefault(trial.benchmark, []).append((trial, number))
+    assert sorted(trial.rank_batch_size for trial, _ in by_benchmark["memory"]) == [2, 8]
+    assert {(trial.world_size, n) for trial, n in by_benchmark["memory"]} == {(1, 0)}  # once each
     assert "Each sample takes 977 KiB" in report.sections[-1].lines[0]
     assert "calculated; the verb memory tries it with --memory-limit" in report.sections[-1].lines[0]
+
+    exchanges = {(trial.world_size, trial.settings["collective"]) for trial, _ in by_benchmark["comm"]}
+    assert exchanges == {(2, "all_reduce")}
+    assert report.sections[-2].lines[0].startswith("all_reduce over 2 ranks takes 21.0 µs")
+    sizes = [1 << power for power in range(10, 27, 2)]
+    times = {row["size_bytes"]: row["time_s"] for row in results["communication"]["all_reduce"]}
+    assert times == pytest.approx({size: 20e-6 + size / 1e9 for size in sizes})
+
+    assert watcher.verdicts[0].text.endswith("(1 launch each).")  # before what only explains
+    assert watcher.verdicts[-1].text.endswith("(5 launches each).")
+    first = [(trial.world_size, trial.settings["strategy"]) for trial, _ in watcher.launched[:2]]
+    assert sorted(first) == [(1, "single"), (2, "ddp")]
+    assert report.page is not None and report.path is not None
+    assert report.page.resolve() == (report.path / "report.html").resolve()
+    assert "2 ranks deliver" in report.page.read_text()
 
 
 def test_memory_of_user_models_is_measured_with_the_requested_batches() -> None:
     workload = f"{Path(__file__).parents[2] / 'examples/own_model.py'}:build"
     watcher = RecordingWatcher()
-    standard_run(
-        ask("run", workload=workload, batch_size=[16, 48], world_size=[1, 2]), FakeLauncher(MODEL), watcher
-    )
+    request = ask("run", workload=workload, batch_size=[16, 48], world_size=[1, 2], repeats=1)
+    standard_run(request, FakeLauncher(MODEL), watcher)
     memory_trials = [trial for trial, _ in watcher.launched if trial.settings["benchmark"] == "memory"]
     assert sorted(trial.rank_batch_size for trial in memory_trials) == [16, 48]
 
@@ -69,7 +82,8 @@ def test_a_failed_memory_measurement_is_a_remark_not_a_failure(bad_input: bool) 
             return Outcome(status="failed", reason="Expected more than 1 value", bad_input=bad_input)
         return None
 
-    report = standard_run(ask("run", batch_size=50), FakeLauncher(MODEL, outcomes=refuse), RecordingWatcher())
+    launcher = FakeLauncher(MODEL, outcomes=refuse)
+    report = standard_run(ask("run", batch_size=50, repeats=1), launcher, RecordingWatcher())
     assert report.exit_code == 0
     assert not any(section.title == "Failed" for section in report.sections)
     assert report.sections[-1].lines == (
@@ -96,29 +110,13 @@ def test_memory_alone_trains_nothing_else() -> None:
     assert kinds == ["measure"] * 2 + ["job"]
 
 
-def test_the_standard_run_measures_collectives() -> None:
-    watcher = RecordingWatcher()
-    report = standard_run(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
-    comm_trials = [trial for trial, _ in watcher.launched if trial.settings["benchmark"] == "comm"]
-    assert {trial.world_size for trial in comm_trials} == {2}
-    assert {trial.settings["collective"] for trial in comm_trials} == {"all_reduce"}
-    assert report.sections[-2].lines[0].startswith("all_reduce over 2 ranks takes 21.0 µs")
-    rows = summary_of(report.path)["results"]["communication"]["all_reduce"]
-    sizes = [1 << power for power in range(10, 27, 2)]
-    assert [row["size_bytes"] for row in rows] == sizes
-    assert [row["time_s"] for row in rows] == pytest.approx([20e-6 + size / 1e9 for size in sizes])
-
-
 def test_communication_alone_trains_nothing() -> None:
     watcher = RecordingWatcher()
-    report = standard_run(ask("run", batch_size=50), FakeLauncher(MODEL), watcher, parts=("comm",))
+    report = standard_run(ask("run", batch_size=50, repeats=1), FakeLauncher(MODEL), watcher, parts=("comm",))
     assert {trial.settings["benchmark"] for trial, _ in watcher.launched} == {"comm"}
     (section,) = report.sections
     assert section.lines[0].startswith("all_reduce over 2 ranks")
     assert section.details[0] == "# Collective test starting: all_reduce_perf"
-
-
-def test_communication_of_one_rank_is_refused() -> None:
     launcher = FakeLauncher(MODEL)
     with pytest.raises(CannotRun, match="collectives need at least 2 ranks"):
         standard_run(ask("run", world_size=1), launcher, RecordingWatcher(), parts=("comm",))
@@ -128,7 +126,7 @@ def test_communication_of_one_rank_is_refused() -> None:
 def test_training_alone_measures_all_ranks_and_nothing_else() -> None:
     watcher = RecordingWatcher()
     report = standard_run(
-        ask("run", world_size=[1, 2], batch_size=[50, 100]),
+        ask("run", world_size=[1, 2], batch_size=[50, 100], repeats=1),
         FakeLauncher(MODEL),
         watcher,
         parts=("training",),
@@ -143,7 +141,7 @@ def test_the_machine_section_lists_gpus_and_possible_ranks() -> None:
     gpus = tuple(Gpu(index=n, name=f"H{n}", memory_bytes=80 << 30, uuid=f"GPU-{n}") for n in range(2))
     machine = dataclasses.replace(TWO_CORES, gpus=gpus, backends=("gloo", "nccl"), cuda_version="13.0")
     watcher = RecordingWatcher()
-    report = standard_run(ask("run", batch_size=50), FakeLauncher(MODEL, machine), watcher)
+    report = standard_run(ask("run", batch_size=50, repeats=1), FakeLauncher(MODEL, machine), watcher)
     lines = watcher.sections[0].lines
     assert "GPUs       : 2" in lines
     assert "  cuda:1  : H1, 80.0 GiB" in lines
@@ -151,26 +149,27 @@ def test_the_machine_section_lists_gpus_and_possible_ranks() -> None:
     assert summary_of(report.path)["config"]["device"] == "H0"
 
 
-def steps_of(settings: dict[str, str], **iterations: int) -> set[tuple[int, int]]:
-    """(Warm-up steps, measured steps) of all training trials of the standard run."""
+def planned(settings: Mapping[str, str], **options: Any) -> list[Trial]:
+    """The training trials of a `run` with these flags."""
     flags = {
         name: tuple(Given(text, f"--{name}") for text in texts.split(",")) for name, texts in settings.items()
     }
-    watcher = RecordingWatcher()
-    options: dict[str, Any] = dict(iterations)
-    standard_run(Request(verb="run", flags=flags), FakeLauncher(MODEL), watcher, **options)
-    steps = set()
-    for trial, _ in watcher.launched:
-        if trial.settings["benchmark"] == "train":
-            warmup = trial.settings["warmup_steps"]
-            steps.add((warmup, trial.settings["epochs"] * trial.settings["steps_per_epoch"] - warmup))
-    return steps
+    plan = RunStudy(**options).plan(Request(verb="run", flags=flags), host_of(FakeLauncher(MODEL)))
+    return [trial for trial in plan.trials if trial.benchmark == "train"]
+
+
+def steps_of(settings: Mapping[str, str], **iterations: int) -> set[tuple[int, int]]:
+    """(Warm-up steps, measured steps) of all training trials."""
+    trials = [trial.settings for trial in planned(settings, **iterations)]
+    return {
+        (trial["warmup_steps"], trial["epochs"] * trial["steps_per_epoch"] - trial["warmup_steps"])
+        for trial in trials
+    }
 
 
 @pytest.mark.parametrize(
     ("settings", "iterations", "steps"),
     [
-        ({}, {"iters": 7}, {(5, 7)}),
         ({}, {"warmup": 3, "iters": 100}, {(3, 100)}),
         ({"warmup_steps": "8"}, {"iters": 7}, {(8, 7)}),
         ({"warmup_steps": "8"}, {"warmup": 4, "iters": 7}, {(4, 7)}),
@@ -192,40 +191,15 @@ def test_iters_and_steps_together_are_refused(name: str) -> None:
     assert str(caught.value) == f"--iters cannot be used with {name}: each sets how long a launch measures"
 
 
-def windows_of(**asked: Any) -> set[float]:
-    """The windows of all launches of a `run` over 1 and 2 ranks with batches of 50 samples."""
-    watcher = RecordingWatcher()
-    request = Request(verb="run", flags={name: (Given(str(v), name),) for name, v in asked.items()})
-    standard_run(request, FakeLauncher(MODEL), watcher)
-    trained = [trial for trial, _ in watcher.launched if trial.settings["benchmark"] == "train"]
-    return {trial.settings["window"] for trial in trained}
+def test_the_window_follows_from_the_budget_unless_it_is_given() -> None:
+    def windows(**asked: str) -> set[float]:
+        return {trial.settings["window"] for trial in planned(asked)}
 
-
-def test_the_window_follows_from_the_budget() -> None:
-    ample, short, tiny = (windows_of(budget=budget) for budget in ("1h", "80s", "5s"))
-    assert ample == {1.5}
-    assert len(short) == 1 and 0.5 < min(short) < 1.5
-    assert tiny == {0.5}
-
-
-def test_a_window_that_was_given_is_kept() -> None:
-    assert windows_of(window="0.8") == {0.8}
-
-
-def test_the_first_verdict_comes_before_explaining_trials() -> None:
-    watcher = RecordingWatcher()
-    standard_run(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
-    assert watcher.verdicts[0].text.endswith("(1 launch each).")
-    assert watcher.verdicts[-1].text.endswith("(5 launches each).")
-    rows = [(trial.world_size, trial.settings["strategy"]) for trial, _ in watcher.launched[:2]]
-    assert sorted(rows) == [(1, "single"), (2, "ddp")]
-
-
-def test_the_standard_run_writes_a_page() -> None:
-    report = standard_run(ask("run", batch_size=50), FakeLauncher(MODEL), RecordingWatcher())
-    assert report.page is not None and report.path is not None
-    assert report.page.resolve() == (report.path / "report.html").resolve()
-    assert "2 ranks deliver" in report.page.read_text()
+    assert windows(budget="1h") == {1.5}
+    (short,) = windows(budget="80s")
+    assert 0.5 < short < 1.5
+    assert windows(budget="5s") == {0.5}
+    assert windows(window="0.8") == {0.8}
 
 
 def test_without_matplotlib_the_standard_run_succeeds_without_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +208,7 @@ def test_without_matplotlib_the_standard_run_succeeds_without_a_page(monkeypatch
 
     monkeypatch.setattr("scalescope.studies.report.page_of", missing)
     watcher = RecordingWatcher()
-    report = standard_run(ask("run", batch_size=50), FakeLauncher(MODEL), watcher)
+    report = standard_run(ask("run", batch_size=50, repeats=1), FakeLauncher(MODEL), watcher)
     assert report.page is None
     assert report.exit_code == 0
     assert any("There is no report.html: figures need matplotlib" in line for line in watcher.notes)

@@ -1,51 +1,43 @@
 """`tune --verify-loss`: two longer launches after the search say whether the winner trains as before."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel, FakeLauncher
+from scalescope.launch.fake import FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapters.levers import chapter
 from scalescope.report.render.drawing import svg_for_page
 from scalescope.results.result import Result
-from scalescope.results.run import load_run
-from scalescope.studies import campaign
 from scalescope.studies.stored import present
 from scalescope.studies.study import Report
-from scalescope.studies.tuning.tune import TuneStudy
 from tests.builders.studies import tune
-from tests.pipeline.recording import RecordingWatcher, ask
+from tests.builders.timed_launches import Clock, campaign_clock
 
-BF16, JIT = ("precision", "bf16"), ("jit", True)
-MODEL = CostModel(launch_noise=0.004, factors={(BF16,): 0.7, (JIT,): 0.8})
+from .recording import RecordingWatcher, ask
+from .tuning import BF16, JIT, Outcomes, model_of, no_outcome, results_of, tuning_in
+
+MODEL = model_of({(BF16,): 0.7, (JIT,): 0.8})
 STEPS = 200
-Outcomes = Callable[[Trial, int], Outcome | None]
 
 
-def _nothing(trial: Trial, launch: int) -> Outcome | None:
-    return None
-
-
-def _tuned(outcomes: Outcomes = _nothing, verify_loss: int | None = STEPS, **asked: Any) -> Report:
+def _tuned(
+    outcomes: Outcomes = no_outcome,
+    verify_loss: int | None = STEPS,
+    launcher: FakeLauncher | None = None,
+    **asked: Any,
+) -> Report:
     options = {"levers": ("precision", "jit"), "verify_loss": verify_loss}
     request = ask("tune", world_size=2, **{"budget": "1h", **asked})
-    return tune(request, FakeLauncher(MODEL, outcomes=outcomes), RecordingWatcher(), **options)
-
-
-def _tuning(path: str = "run") -> dict[str, Any]:
-    tuning: dict[str, Any] = json.loads(Path(path, "tuning.json").read_text())
-    return tuning
+    return tune(request, launcher or FakeLauncher(MODEL, outcomes=outcomes), RecordingWatcher(), **options)
 
 
 def _loss_launches(path: str = "run") -> list[Result]:
-    return [r for r in load_run(path).results if r.stage is not None and r.stage.kind == "loss"]
+    return [result for result in results_of(path) if result.stage is not None and result.stage.kind == "loss"]
 
 
 def _is_long(trial: Trial) -> bool:
@@ -69,40 +61,35 @@ def _with_loss(factor: float) -> Outcomes:
 def test_after_the_search_both_settings_record_their_losses() -> None:
     report = _tuned()
     current, winner = _loss_launches()
-    assert load_run("run").results[-2:] == (current, winner)
+    assert results_of()[-2:] == (current, winner)
     assert current.settings["precision"] == "fp32" and winner.settings["precision"] == "bf16"
     assert {len(rank.samples["loss"]) for r in (current, winner) for rank in r.ranks} == {STEPS}
     assert current.settings["steps_per_epoch"] == STEPS + current.settings["warmup_steps"]
-    check = _tuning()["loss_check"]
+    check = tuning_in()["loss_check"]
     assert (check["steps"], check["last_steps"], check["change"], check["differs"]) == (200, 50, 0.0, False)
-    assert _tuning()["recommended"] is True
+    assert tuning_in()["recommended"] is True
     line = "The loss differs by +0.0 % over the last 50 of 200 steps, within the tolerance."
     assert line in report.sections[0].lines
+    assert report.run is not None
+    assert json.loads(present(report.run).files["tuning.json"]()) == tuning_in()
 
 
-def test_launches_that_record_losses_do_not_measure_speed() -> None:
-    plain = _tuned(verify_loss=None, output_dir="plain")
-    _tuned()
-    without, verified = _tuning("plain"), _tuning()
-    assert without["loss_check"] is None and plain.exit_code == 0
-    assert verified["combinations"] == without["combinations"]
-    assert verified["levers"] == without["levers"]
-    assert verified["confirmed"] == without["confirmed"]
-
-
-def test_a_request_that_counts_as_many_steps_keeps_its_speed_apart() -> None:
-    """The trials are the same then; the stage tells them apart."""
-    steps = {"steps_per_epoch": STEPS + 3, "warmup_steps": 3}
+@pytest.mark.parametrize("steps", [{}, {"steps_per_epoch": STEPS + 3, "warmup_steps": 3}])
+def test_launches_that_record_losses_do_not_measure_speed(steps: dict[str, int]) -> None:
+    """Also where the request counts as many steps: the trials are the same then, but not their stage."""
     _tuned(verify_loss=None, output_dir="plain", **steps)
     _tuned(**steps)
-    assert len(_loss_launches()) == 2
-    assert {r.trial_id for r in _loss_launches()} <= {r.trial_id for r in load_run("plain").results}
-    assert _tuning()["combinations"] == _tuning("plain")["combinations"]
+    without, verified = tuning_in("plain"), tuning_in()
+    assert len(_loss_launches()) == 2 and without["loss_check"] is None
+    for name in ("combinations", "levers", "confirmed"):
+        assert verified[name] == without[name]
+    known = {result.trial_id for result in results_of("plain")}
+    assert ({result.trial_id for result in _loss_launches()} <= known) == bool(steps)
 
 
 def test_what_trains_to_another_loss_is_not_recommended() -> None:
     report = _tuned(_with_loss(1.5))
-    tuning = _tuning()
+    tuning = tuning_in()
     assert (tuning["recommended"], tuning["loss_check"]["differs"]) == (False, True)
     assert (
         "but not recommended: the loss differs by +50.0 % over the last 50 of 200 steps." in tuning["verdict"]
@@ -112,8 +99,31 @@ def test_what_trains_to_another_loss_is_not_recommended() -> None:
     assert report.next_step is None
     statuses = {lever["lever"]: lever["status"] for lever in tuning["levers"]}
     assert statuses["precision bf16"] == "loss differs"
-    winner = next(c for c in tuning["combinations"] if c["levers"] == tuning["winner"])
-    assert (winner["loss_differs"], winner["loss_change"]) == (True, pytest.approx(0.5))
+    row = next(row for row in tuning["combinations"] if row["levers"] == tuning["winner"])
+    assert (row["loss_differs"], row["loss_change"]) == (True, pytest.approx(0.5))
+    figure = _figure(report)
+    current, winner = figure.panels[0].series
+    assert (current.label, winner.label) == ("current settings", "jit True + precision bf16")
+    assert len(current.x) == len(winner.x) == 50  # means of four steps
+    assert current.x[-1] == STEPS and (current.y[0], current.y[-1]) == (2.0, 2.0)
+    assert (winner.y[0], winner.y[-1]) == (2.0, 3.0)
+    assert figure.notes == ("Each point is the mean of 4 steps.",)
+    assert "+50.0 %" in figure.alt
+    assert "<svg" in svg_for_page(figure)
+
+
+def _figure(report: Report) -> Any:
+    assert report.run is not None
+    made = chapter(ReportInput((AnalyzedRun(report.run),), "title"))
+    assert made is not None
+    return next((figure for figure in made.figures if figure.name == "loss_curves"), None)
+
+
+def test_few_steps_are_drawn_as_they_are_and_none_without_the_flag() -> None:
+    figure = _figure(_tuned(verify_loss=40))
+    assert len(figure.panels[0].series[0].x) == 40
+    assert figure.notes == ()
+    assert _figure(_tuned(verify_loss=None, output_dir="plain")) is None
 
 
 def test_a_winner_that_fails_over_many_steps_is_not_recommended() -> None:
@@ -122,7 +132,7 @@ def test_a_winner_that_fails_over_many_steps_is_not_recommended() -> None:
         return Outcome(status="invalid", reason="the loss is not finite at step 90") if broken else None
 
     report = _tuned(outcome)
-    assert _tuning()["recommended"] is False
+    assert tuning_in()["recommended"] is False
     text = "but not recommended: over 200 steps it failed (invalid: the loss is not finite at step 90)."
     assert report.headline is not None and report.headline.endswith(text)
     assert report.exit_code == 0  # an answer, not an error
@@ -134,115 +144,48 @@ def test_current_settings_that_fail_over_many_steps_leave_the_losses_unknown() -
         return Outcome(status="failed", reason="it broke") if broken else None
 
     report = _tuned(outcome)
-    assert [r.status for r in _loss_launches()] == ["failed", "failed"]
-    assert _tuning()["recommended"] is True
-    assert _tuning()["loss_check"]["change"] is None
+    assert [result.status for result in _loss_launches()] == ["failed", "failed"]
+    assert tuning_in()["recommended"] is True
+    assert tuning_in()["loss_check"]["change"] is None
     assert any("could not be compared: the current settings failed" in n for n in report.sections[0].lines)
 
 
 def test_nothing_is_verified_where_nothing_is_recommended() -> None:
-    model = CostModel(launch_noise=0.004, factors={(BF16,): 1.5, (JIT,): 1.5})
-    request = ask("tune", world_size=2, budget="1h")
-    tune(request, FakeLauncher(model), RecordingWatcher(), levers=("precision", "jit"), verify_loss=STEPS)
+    _tuned(launcher=FakeLauncher(model_of({(BF16,): 1.5, (JIT,): 1.5})))
     assert _loss_launches() == []
-    assert _tuning()["loss_check"] is None
-
-
-class _Clock:
-    """A launch takes 2 s to start, and its steps what the model says."""
-
-    START_S = 2.0
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def launch(self, trial: Trial, launch: int) -> Outcome | None:
-        self.now_s += self.START_S + MODEL.step_time_s(trial) * (trial.steps or 0)
-        return None
+    assert tuning_in()["loss_check"] is None
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
-    made = _Clock()
-    monkeypatch.setattr(campaign, "time", SimpleNamespace(monotonic=made.monotonic))
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A launch takes 2 s to start, and its steps what the model says."""
+    made: Clock = campaign_clock(
+        monkeypatch, Clock(lambda trial: 2.0 + MODEL.step_time_s(trial) * (trial.steps or 0))
+    )
     return made
 
 
-def test_time_for_the_losses_is_kept_back(clock: _Clock) -> None:
+def test_time_for_the_losses_is_kept_back(clock: Clock) -> None:
     """No launch of the search may go on into the time that recording losses takes."""
     ends = []
     for verify_loss in (None, STEPS):
         began_s = clock.now_s
         launcher = FakeLauncher(MODEL, outcomes=clock.launch)
-        options = {"levers": ("precision", "jit"), "verify_loss": verify_loss}
-        request = ask("tune", world_size=2, budget="100s", output_dir=f"run-{verify_loss}")
-        tune(request, launcher, RecordingWatcher(), **options)
+        _tuned(verify_loss=verify_loss, launcher=launcher, budget="100s", output_dir=f"run-{verify_loss}")
         assert launcher.deadlines[1] is not None
         ends.append(launcher.deadlines[1] - began_s)
         assert clock.now_s - began_s <= 100.0
     current, winner = _loss_launches(f"run-{STEPS}")
     assert ends[0] - ends[1] >= current.duration_s + winner.duration_s
-    assert _tuning(f"run-{STEPS}")["loss_check"]["change"] == 0.0
+    assert tuning_in(f"run-{STEPS}")["loss_check"]["change"] == 0.0
 
 
-def test_losses_that_take_too_much_of_the_budget_are_left_out_and_resumed(clock: _Clock) -> None:
+def test_losses_that_take_too_much_of_the_budget_are_left_out_and_resumed(clock: Clock) -> None:
     report = _tuned(clock.launch, verify_loss=20_000, budget="60s")
     assert _loss_launches() == []
-    assert _tuning()["recommended"] is True  # the search had the whole budget
+    assert tuning_in()["recommended"] is True  # the search had the whole budget
     line = "Losses over 20000 steps were not compared; a larger --budget allows it."
     assert line in report.sections[0].lines
     again = _tuned(clock.launch, verify_loss=20_000, budget="5h", resume=True)
     assert len(_loss_launches()) == 2
     assert line not in again.sections[0].lines
-
-
-def test_the_flag_is_stored_and_read_back() -> None:
-    study = TuneStudy(verify_loss=300)
-    assert TuneStudy.from_flags(study.flags()).verify_loss == 300
-    assert TuneStudy.from_flags(TuneStudy().flags()).verify_loss is None
-    _tuned()
-    read = json.loads(present(load_run("run")).files["tuning.json"]())
-    assert read["loss_check"] == _tuning()["loss_check"]
-
-
-def test_ranks_of_torchrun_have_nothing_to_verify() -> None:
-    launcher, watcher = FakeLauncher(MODEL), RecordingWatcher()
-    launcher.repeatable = False
-    tune(ask("tune", world_size=2), launcher, watcher, levers=("precision",), verify_loss=STEPS)
-    assert _loss_launches() == []
-    assert any(note.startswith("--verify-loss is left out") for note in watcher.notes)
-
-
-# The page
-
-
-def _figure(report: Report) -> Any:
-    assert report.run is not None
-    made = chapter(ReportInput((AnalyzedRun(report.run),), "title"))
-    assert made is not None
-    return next((figure for figure in made.figures if figure.name == "loss_curves"), None)
-
-
-def test_the_page_draws_both_curves() -> None:
-    figure = _figure(_tuned(_with_loss(1.5)))
-    current, winner = figure.panels[0].series
-    assert (current.label, winner.label) == ("current settings", "jit True + precision bf16")
-    assert len(current.x) == len(winner.x) == 50  # means of four steps
-    assert current.x[-1] == STEPS and (current.y[0], current.y[-1]) == (2.0, 2.0)
-    assert (winner.y[0], winner.y[-1]) == (2.0, 3.0)
-    assert figure.notes == ("Each point is the mean of 4 steps.",)
-    assert "+50.0 %" in figure.alt
-    assert "<svg" in svg_for_page(figure)
-
-
-def test_few_steps_are_drawn_as_they_are() -> None:
-    figure = _figure(_tuned(verify_loss=40))
-    assert len(figure.panels[0].series[0].x) == 40
-    assert figure.notes == ()
-
-
-def test_without_the_flag_there_are_no_curves() -> None:
-    assert _figure(_tuned(verify_loss=None)) is None

@@ -1,36 +1,34 @@
-"""What the tests of `tune` share: a cost model that knows the truth, a clock, and what a run says."""
+"""What the tests of `tune` share: settings whose true effect is known, and what a run says."""
 
 import json
 from collections.abc import Callable
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
-import pytest
-
-from scalescope.catalog.measuring import Measuring
 from scalescope.experiment.trial import Trial
 from scalescope.launch.fake import CostModel, FakeLauncher
-from scalescope.launch.launcher import Outcome, Watcher
+from scalescope.launch.launcher import Outcome
 from scalescope.results.result import Result
 from scalescope.results.run import load_run
-from scalescope.results.run_folder import RunFolder
-from scalescope.studies import campaign
 from scalescope.studies.study import Report
 from tests.builders.studies import tune
+from tests.builders.timed_launches import Factors
 
 from .recording import RecordingWatcher, ask
 
 BF16, JIT, FUSED = ("precision", "bf16"), ("jit", True), ("fused_optimizer", True)
 HOOK = ("comm_hook", "fp16")
-Factors = dict[tuple[tuple[str, object], ...], float]
 Outcomes = Callable[[Trial, int], Outcome | None]
 HELPING: Factors = {(BF16,): 0.7, (JIT,): 0.8, (HOOK,): 0.9, (BF16, HOOK): 1.3, (FUSED,): 1.5}
 LEVERS = ("precision", "jit", "comm_hook", "fused_optimizer")
-LAUNCH_S = 10.0
 
 
 def no_outcome(trial: Trial, launch: int) -> Outcome | None:
     return None
+
+
+def model_of(factors: Factors) -> CostModel:
+    return CostModel(launch_noise=0.004, factors=dict(factors))
 
 
 def has(trial: Trial, *pairs: tuple[str, object]) -> bool:
@@ -41,55 +39,9 @@ def has(trial: Trial, *pairs: tuple[str, object]) -> bool:
 
 
 def is_baseline(trial: Trial) -> bool:
-    plain: tuple[tuple[str, object], ...] = (
-        ("precision", "fp32"),
-        ("jit", False),
-        ("comm_hook", "none"),
-        ("fused_optimizer", False),
+    return has(
+        trial, ("precision", "fp32"), ("jit", False), ("comm_hook", "none"), ("fused_optimizer", False)
     )
-    return has(trial, *plain)
-
-
-class TimedLauncher(FakeLauncher):
-    """Launches that take time on a clock of their own, and are ended at their deadline."""
-
-    def __init__(
-        self,
-        factors: Factors,
-        outcomes: Outcomes = no_outcome,
-        launch_s: Callable[[Trial], float] = lambda trial: LAUNCH_S,
-        noise: float = 0.004,
-    ) -> None:
-        super().__init__(CostModel(launch_noise=noise, factors=factors), outcomes=outcomes)
-        self._launch_s = launch_s
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def launch(
-        self,
-        trial: Trial,
-        launch: int,
-        folder: RunFolder,
-        limits: Measuring,
-        watcher: Watcher,
-        *,
-        deadline: float | None = None,
-    ) -> Outcome:
-        ends_s = self.now_s + self._launch_s(trial)
-        if deadline is not None and ends_s > deadline:
-            self.now_s = max(self.now_s, deadline)
-            return Outcome(status="interrupted", reason="the budget is spent", stopped_by="budget")
-        self.now_s = ends_s
-        return super().launch(trial, launch, folder, limits, watcher, deadline=deadline)
-
-
-def timed(monkeypatch: pytest.MonkeyPatch, factors: Factors, **options: Any) -> TimedLauncher:
-    """A launcher whose clock is the campaign's."""
-    launcher = TimedLauncher(factors, **options)
-    monkeypatch.setattr(campaign, "time", SimpleNamespace(monotonic=launcher.monotonic))
-    return launcher
 
 
 def tuned(
@@ -102,14 +54,18 @@ def tuned(
     **asked: Any,
 ) -> Report:
     options = {"levers": levers or LEVERS, "combine": combine}
-    launcher = launcher or FakeLauncher(CostModel(launch_noise=0.004, factors=factors), outcomes=outcomes)
+    launcher = launcher or FakeLauncher(model_of(factors), outcomes=outcomes)
     return tune(ask("tune", **{"world_size": 2, **asked}), launcher, watcher or RecordingWatcher(), **options)
+
+
+def tuning_in(path: Path | str = "run") -> dict[str, Any]:
+    tuning: dict[str, Any] = json.loads(Path(path, "tuning.json").read_text())
+    return tuning
 
 
 def tuning_of(report: Report) -> dict[str, Any]:
     assert report.path is not None
-    tuning: dict[str, Any] = json.loads((report.path / "tuning.json").read_text())
-    return tuning
+    return tuning_in(report.path)
 
 
 def lever_of(report: Report, name: str) -> dict[str, Any]:
@@ -137,12 +93,12 @@ def sentence(report: Report) -> str:
     return report.sections[0].lines[0]
 
 
-def stages(path: str = "run") -> list[str]:
-    return [result.stage.kind for result in load_run(path).results if result.stage is not None]
-
-
-def results_of(path: str = "run") -> tuple[Result, ...]:
+def results_of(path: Path | str = "run") -> tuple[Result, ...]:
     return load_run(path).results
+
+
+def stages(path: Path | str = "run") -> list[str]:
+    return [result.stage.kind for result in results_of(path) if result.stage is not None]
 
 
 def with_loss(loss: float, *pairs: tuple[str, object]) -> Outcomes:
@@ -151,15 +107,10 @@ def with_loss(loss: float, *pairs: tuple[str, object]) -> Outcomes:
     def outcome(trial: Trial, launch: int) -> Outcome | None:
         if not has(trial, *pairs):
             return None
-        made = simulated(HELPING, trial, launch)
+        simulated = FakeLauncher(model_of(HELPING))
+        made = simulated.launch(trial, launch, None, None, RecordingWatcher())  # type: ignore[arg-type]
         for record in made.records:
             record.samples["loss"] = [loss] * len(record.samples["loss"])
         return made
 
     return outcome
-
-
-def simulated(factors: Factors, trial: Trial, launch: int) -> Outcome:
-    """What a launch would give by these factors."""
-    launcher = FakeLauncher(CostModel(launch_noise=0.004, factors=factors))
-    return launcher.launch(trial, launch, None, None, RecordingWatcher())  # type: ignore[arg-type]

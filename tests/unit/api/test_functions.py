@@ -128,18 +128,15 @@ def _cell(file_name: str) -> Callable[[], None]:
     return function
 
 
-@pytest.mark.parametrize("name", ["<ipython-input-3-abc>", "/tmp/ipykernel_12/345.py", "<stdin>", "<string>"])
-def test_a_function_of_a_cell_or_a_prompt_is_refused(name: str) -> None:
-    with pytest.raises(BadInput, match=r"build was defined interactively.*'my_job\.py:build'"):
-        reference_of(_cell(name))
-
-
-def test_a_cell_that_a_debugger_wrote_to_a_file_is_refused_too(tmp_path: Path) -> None:
-    file = tmp_path / "ipykernel_7" / "1.py"
+def test_a_function_of_a_cell_or_a_prompt_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "ipykernel_7" / "1.py"  # as a debugger writes it
     file.parent.mkdir()
     file.write_text("def build(): ...")
-    with pytest.raises(BadInput, match="defined interactively"):
-        reference_of(_cell(str(file)))
+    for name in ("<ipython-input-3-abc>", "/tmp/ipykernel_12/345.py", "<stdin>", str(file)):
+        with pytest.raises(BadInput, match=r"build was defined interactively.*'my_job\.py:build'"):
+            reference_of(_cell(name))
+    with pytest.raises(BadInput, match=r"'my_job\.py:build'"):  # it has no name to suggest
+        reference_of(functools.partial(print))
 
 
 _MAIN = """
@@ -165,8 +162,3 @@ def test_the_script_that_is_run_is_found_by_its_file(
     (folder / "api_main.py").write_text(_MAIN)
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == reference
-
-
-def test_partial_of_a_builtin_has_no_name_to_suggest() -> None:
-    with pytest.raises(BadInput, match=r"'my_job\.py:build'"):
-        reference_of(functools.partial(print))

@@ -1,8 +1,6 @@
 """Runs from Python: cheap to import, rows of plain values."""
 
 import html
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +17,27 @@ from tests.builders.studies import scale
 from tests.pipeline.recording import RecordingWatcher, ask
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """One and two ranks; the second launch of two ranks died."""
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One and two ranks; the second launch of two ranks died. The run is only read."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_CACHE_HOME", str(folder))
+        environment.setenv("XDG_DATA_HOME", str(folder))
+        environment.delenv("SCALESCOPE_LEDGER", raising=False)
+        make_run(folder / "run")
+    return folder / "run"
+
+
+def make_run(path: Path) -> None:
 
     def fail(trial: Trial, launch: int) -> Outcome | None:
         died = trial.world_size == 2 and launch == 1 and trial.settings["benchmark"] == "train"
         return Outcome(status="failed", reason="died") if died else None
 
     launcher = FakeLauncher(CostModel(exposed_comm_s={2: 0.020}, bytes_per_s=2e8), outcomes=fail)
-    folder = str(tmp_path / "run")
     asked = {"world_size": [1, 2], "batch_size": 50, "repeats": 3, "env.A": "x"}
-    scale(ask("scale", output_dir=folder, **asked), launcher, RecordingWatcher())
-    return Path(folder)
+    scale(ask("scale", output_dir=str(path), **asked), launcher, RecordingWatcher())
 
 
 def is_plain(rows: list[dict[str, Any]]) -> bool:
@@ -56,7 +62,7 @@ def test_every_launch_is_a_row(path: Path) -> None:
     assert (failed["reason"], failed["samples_per_s"]) == ("died", None)
 
 
-def test_scaling_is_a_row_for_each_world_size(path: Path) -> None:
+def test_scaling_is_a_row_for_each_world_size_and_findings_are_rows(path: Path) -> None:
     rows = scalescope.load(path).scaling()
     assert is_plain(rows)
     assert [row["ranks"] for row in rows] == [1, 2]
@@ -66,26 +72,14 @@ def test_scaling_is_a_row_for_each_world_size(path: Path) -> None:
     assert two["lost_ranks_communication"] == pytest.approx(1.0)
     assert two["delivered_ranks"] == pytest.approx(1.0)
     assert two["launches"] == 2
-
-
-def test_findings_are_rows_too(path: Path) -> None:
-    rows = scalescope.load(path).findings()
-    assert rows and is_plain(rows)
-    assert {"rule", "claim", "severity", "lost_ranks", "command"} <= rows[0].keys()
+    findings = scalescope.load(path).findings()
+    assert findings and is_plain(findings)
+    assert {"rule", "claim", "severity", "lost_ranks", "command"} <= findings[0].keys()
 
 
 def test_no_such_run(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no such run folder"):
         scalescope.load(tmp_path / "none")
-
-
-def test_importing_the_package_loads_nothing_of_it() -> None:
-    code = (
-        "import sys, scalescope; print([n for n in sys.modules if n.startswith(('scalescope.', 'pydantic'))])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-    assert "load" in dir(scalescope)
 
 
 def test_the_parts_of_a_step_are_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,15 +114,11 @@ def test_text_is_what_the_terminal_shows(path: Path) -> None:
     assert narrow <= 60 < max(map(len, run.table().splitlines()[1:4]))
 
 
-def test_text_is_not_displayed_in_a_notebook(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_gets_the_same_sections_as_html(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    text = scalescope.load(path).table()
-    assert "weak scaling" in text and "\x1b" not in text
-
-
-def test_a_notebook_gets_the_same_sections_as_html(path: Path) -> None:
     run = scalescope.load(path)
+    assert "weak scaling" in run.table() and "\x1b" not in run.table()  # as text, nothing is displayed
     page = run._repr_html_()
     assert "<table>" in page and "In short: " in page
     assert "<script" not in page and "http" not in page

@@ -1,4 +1,4 @@
-"""When two machines are of one kind, and which differences are named if they are not."""
+"""When two runs measured the same: machines of one kind and the same code, or named differences."""
 
 import dataclasses
 import json
@@ -10,7 +10,10 @@ import pytest
 
 from scalescope.experiment.machine import Gpu, PrecisionSupport
 from scalescope.launch.fake import TWO_CORES
+from scalescope.results.run import Run
+from scalescope.studies.comparison.workload_files import file_differences
 from scalescope.studies.environment import environment_record, unlike_fields
+from tests.builders.results import make_result, make_trial
 
 _GPU = Gpu(index=0, name="H100", memory_bytes=80_000_000_000, uuid="a")
 _NODE = dataclasses.replace(TWO_CORES, gpus=(_GPU,), memory_bytes=1_000_000)
@@ -62,3 +65,17 @@ def test_a_stored_record_without_usable_hosts_stays_as_it_is(nodes: Any, tmp_pat
     plan = mock.Mock(machine=TWO_CORES, environment=None, only=())
     (tmp_path / "environment.json").write_text(json.dumps({"environment_id": "x", "nodes": nodes}))
     assert environment_record(tmp_path, plan, launcher, resume=True) is None
+
+
+def run_of_command(**digests: str) -> Run:
+    result = make_result(make_trial().replace(workload="command"), [[0.1]])
+    rows = [{"path": f"/x/{name}.py", "sha256": digest} for name, digest in digests.items()]
+    result.ranks[0].tables["script_files"] = rows
+    return Run(path=Path("run"), environment={}, results=(result,), warnings=())
+
+
+def test_the_files_of_a_script_are_compared_one_by_one() -> None:
+    before, after = run_of_command(train="aa", model="bb", old="cc"), run_of_command(train="aa", model="dd")
+    (difference,) = file_differences(before, after)
+    assert (difference.kind, difference.name) == ("code", "model.py")
+    assert (difference.before, difference.after) == ("SHA-256 bb", "SHA-256 dd")

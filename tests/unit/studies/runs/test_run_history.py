@@ -69,10 +69,7 @@ def test_the_spread_is_that_of_earlier_runs_without_those_compared() -> None:
     remember(base, new)
     spread = spread_between(base, new)
     assert spread.runs == 5 and 0.01 < spread.deviation < 0.05
-
-
-def test_a_run_does_not_differ_from_itself() -> None:
-    assert spread_between(made(0), made(0)).deviation == 0.0
+    assert spread_between(base, base).deviation == 0.0
 
 
 @pytest.mark.parametrize(
@@ -126,9 +123,7 @@ def test_another_machine_has_another_history() -> None:
     assert len(json.loads(history_file().read_text())["machines"]) == 2
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", '{"machines": 3}', '{"machines": {"x": []}}', "\x00\xff"], ids=repr
-)
+@pytest.mark.parametrize("text", ["{", "[]", '{"machines": 3}', '{"machines": {"x": []}}'])
 def test_a_damaged_history_is_begun_anew(text: str) -> None:
     history_file().parent.mkdir(parents=True)
     history_file().write_text(text)
@@ -157,7 +152,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing(
 
 
 def test_old_runs_make_room() -> None:
-    remember(*(made(number) for number in range(25)))
+    remember(*(made(number) for number in range(21)))
     kept = read_history(HERE)
     assert len(kept) == 20
-    assert kept[-1].run == run_means(made(24))[0].run
+    assert (kept[0].run, kept[-1].run) == (run_means(made(1))[0].run, run_means(made(20))[0].run)

@@ -23,15 +23,9 @@ def test_every_number_of_ranks_exchanges_once() -> None:
     assert [trial.world_size for trial in trials] == [2, 4]
     assert {trial.settings["benchmark"] for trial in trials} == {"comm"}
     assert {trial.settings["collective"] for trial in trials} == {"all_reduce"}
-
-
-def test_an_exchange_ends_where_only_bytes_count() -> None:
-    (exchange,) = exchanges(plan(world_size="2"))
-    assert exchange.settings["longest_exchange"] == 0.05
-    assert (exchange.settings["min_bytes"], exchange.settings["max_bytes"]) == (1 << 10, 1 << 26)
-
-
-def test_one_rank_needs_no_exchange() -> None:
+    for trial in trials:  # it ends where only bytes count
+        assert trial.settings["longest_exchange"] == 0.05
+        assert (trial.settings["min_bytes"], trial.settings["max_bytes"]) == (1 << 10, 1 << 26)
     alone = plan(world_size="1")
     assert exchanges(alone) == pairs(alone) == network_of(alone, with_nccl_log=True) == ()
 
@@ -53,9 +47,6 @@ def test_pairs_of_many_ranks_would_take_too_long() -> None:
     (pair_trial,) = pairs(plan(world_size="1,8", oversubscribe="true"))
     assert (pair_trial.world_size, pair_trial.settings["iters"]) == (8, 10)
     assert pairs(plan(world_size="1,9", oversubscribe="true")) == ()
-
-
-def test_pairs_are_those_of_the_most_ranks() -> None:
     assert [pair.world_size for pair in pairs(plan(world_size="1,2,3,4"))] == [4]
 
 
@@ -64,16 +55,9 @@ def test_only_nccl_is_logged() -> None:
     (logged,) = nccl_logs(exchanges(on_gpus(world_size="2")))
     assert (logged.settings["purpose"], logged.settings["dtype"]) == ("nccl_log", "float32")
     assert logged.settings["env"]["NCCL_DEBUG"] == "INFO"
-
-
-def test_variables_that_were_set_are_kept_while_logging() -> None:
     (exchange,) = exchanges(on_gpus(world_size="2"))
     (logged,) = nccl_logs([exchange.replace(env={"NCCL_P2P_DISABLE": "1"})])
     assert {"NCCL_P2P_DISABLE", "NCCL_DEBUG"} <= set(logged.settings["env"])
-
-
-def test_equal_numbers_of_ranks_are_logged_once() -> None:
-    (exchange,) = exchanges(on_gpus(world_size="2"))
     assert len(nccl_logs([exchange, exchange.replace(dtype="float16")])) == 1
 
 

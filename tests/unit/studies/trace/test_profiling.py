@@ -1,7 +1,5 @@
 """Which launches are recorded, what is refused, and the command for another profiler."""
 
-import shlex
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -25,11 +23,8 @@ def test_every_timed_trial_has_a_recorded_one() -> None:
         assert profiled.replace(benchmark="train").settings.items() >= timed.settings.items()
         assert profiled.settings["benchmark"] == "profile"
         assert profiled.trial_id != timed.trial_id
-
-
-def test_for_another_profiler_only_ranges_are_set() -> None:
-    (recorded_trial,) = Profiling(ranges_only=True).trials([TRIAL])
-    assert recorded_trial.settings["profile_with"] == "nvtx"
+    (ranges,) = Profiling(ranges_only=True).trials([TRIAL])  # for another profiler
+    assert ranges.settings["profile_with"] == "nvtx"
 
 
 @pytest.mark.parametrize(
@@ -48,7 +43,7 @@ def test_a_rank_that_does_not_exist_is_refused(asked: str) -> None:
     assert str(caught.value) == f"--profile-ranks {asked}: there is no rank {highest}; ranks are 0 to 1"
 
 
-@pytest.mark.parametrize("asked", ["x", "0,", "-1", "0-1", "1.0", "", "ALL", "²"])
+@pytest.mark.parametrize("asked", ["x", "0,", "-1", "1.0", "", "²"])
 def test_what_is_no_list_of_ranks_is_refused(asked: str) -> None:
     with pytest.raises(BadInput) as caught:
         Profiling(ranks=asked).trials([TRIAL])
@@ -61,11 +56,8 @@ def test_trials_without_a_chosen_rank_are_not_recorded() -> None:
     assert (recorded_trial.world_size, recorded_trial.settings["profile_ranks"]) == (2, "1")
     alone, both = Profiling(ranks="0,1").trials(trials)
     assert (alone.settings["profile_ranks"], both.settings["profile_ranks"]) == ("0", "0,1")
-
-
-def test_a_rank_that_no_trial_of_a_sweep_has_is_refused() -> None:
     with pytest.raises(BadInput, match="there is no rank 2; ranks are 0 to 1"):
-        Profiling(ranks="0,2").trials([make_trial(world_size=1), TRIAL])
+        Profiling(ranks="0,2").trials(trials)
 
 
 @pytest.mark.parametrize(("ranks", "chosen"), [("all", [0, 1, 10]), ("1", [1]), ("0,10", [0, 10])])
@@ -83,7 +75,9 @@ def test_a_recorded_launch_warms_up_beyond_the_steps_that_ddp_times_itself() -> 
     assert patient.options(Profile).warmup == 20
 
 
-def test_nsight_systems_runs_the_same_request_with_ranges_only() -> None:
+def test_nsight_systems_runs_the_same_request_with_ranges_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = nsys_command(Path("/runs/a"), Profiling(steps=5, ranks="0,1"), 4)
     program = command.index("scalescope")
     around, request = command[:program], command[program:]
@@ -100,20 +94,8 @@ def test_nsight_systems_runs_the_same_request_with_ranges_only() -> None:
         "--profile-ranks=0,1",
         "--profile-ranges-only",
     ]
-
-
-def test_nsight_systems_finds_the_request_from_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.chdir(tmp_path)
     assert str(tmp_path / "run" / "experiment.yaml") in nsys_command(Path("run"), Profiling(), 2)
-
-
-def test_the_script_holds_the_command_whatever_the_folder_is_called() -> None:
-    command = nsys_command(Path("runs/it's $HOME; rm *"), Profiling(), 2)
-    first, second = nsys_script(command).split("\n", 1)
-    assert first == "#!/bin/sh"
-    assert shlex.split(second.replace("\\\n", "")) == ["exec", *command]
 
 
 def test_a_shell_reads_the_script_as_it_was_meant(tmp_path: Path) -> None:
@@ -122,11 +104,6 @@ def test_a_shell_reads_the_script_as_it_was_meant(tmp_path: Path) -> None:
     script.write_text(nsys_script(words))
     ended = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=True)
     assert ended.stdout.splitlines() == words[2:]
-
-
-def test_a_missing_nsys_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert run_nsys(["nsys", "profile"]) == "nsys is not installed here; the command is in the file"
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,8 @@ def kinds(plan: Plan) -> list[tuple[str, ...]]:
     return [(trial.benchmark, *trial.ablations) for trial in plan.all_trials]
 
 
-def test_on_the_cpu_a_job_without_a_loader_is_only_timed() -> None:
-    assert kinds(planned(TWO_CORES)) == [("train",)]
-
-
 def test_on_the_cpu_a_loader_is_measured_by_leaving_it_out() -> None:
+    assert kinds(planned(TWO_CORES)) == [("train",)]
     assert kinds(planned(TWO_CORES, num_workers="0")) == [("train",), ("train", "with_preloaded_input")]
 
 

@@ -105,7 +105,9 @@ def test_a_confirmed_search() -> None:
     }
     assert [lever.name for lever in tuning.levers][:2] == ["precision bf16", "jit True"]
     assert tuning.winner_trial is not None
-    assert tuning.winner_trial.trial_id == tuning.combinations[0].configuration.trial.trial_id
+    first = tuning.combinations[0]
+    assert tuning.winner_trial.trial_id == first.configuration.trial.trial_id
+    assert (first.levers, first.speedup, first.verdict) == (tuning.winner, tuning.gain, "faster")
 
 
 def test_combinations_are_sorted_and_hold_every_launch() -> None:
@@ -122,23 +124,10 @@ def test_combinations_are_sorted_and_hold_every_launch() -> None:
     assert sum(launches) == len(made.results)
 
 
-def test_the_speed_of_the_winner_is_that_of_the_sentence() -> None:
-    tuning = confirmed().read()
-    assert tuning.gain is not None
-    winner = tuning.combinations[0]
-    assert winner.levers == tuning.winner
-    assert winner.speedup == tuning.gain
-    assert winner.verdict == "faster"
-
-
-def test_single_launches_have_no_verdict() -> None:
-    tuning = explored().read()
-    assert {combination.verdict for combination in tuning.combinations} == {None}
-    assert tuning.finished is False
-
-
 def test_a_lever_is_what_it_gave_where_it_was_added() -> None:
     tuning = explored().read()
+    assert {combination.verdict for combination in tuning.combinations} == {None}  # of single launches
+    assert tuning.finished is False
     (jit,) = [lever for lever in tuning.levers if lever.name == "jit True"]
     assert (jit.added_to, jit.launches) == (("precision bf16",), 1)
     assert jit.speedup is not None and jit.speedup.value == pytest.approx(1.2, rel=0.01)
@@ -157,7 +146,7 @@ def test_enough_launches_say_that_there_is_no_gain() -> None:
     assert statuses(made.read())["comm_hook fp16"] == "no gain"
 
 
-@pytest.mark.parametrize("status", ["failed", "oom", "hang", "invalid"])
+@pytest.mark.parametrize("status", ["failed", "oom"])
 def test_a_failed_lever_has_its_reason(status: Any) -> None:
     made = Launches().add(BASELINE, "baseline").add(BF16, "explore", status=status, reason="it broke")
     (bf16,) = [lever for lever in made.read().levers if lever.name == "precision bf16"]
