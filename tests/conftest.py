@@ -138,7 +138,7 @@ def pytest_unconfigure() -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Workers come from the torch server, unless a test says that they load torch on their own."""
-    starts_workers = any(item.get_closest_marker(name) for name in ("gloo", "slurm", "netns"))
+    starts_workers = any(item.get_closest_marker(name) for name in ("gloo", "netns"))
     with contextlib.ExitStack() as during:
         if starts_workers and not item.get_closest_marker("own_torch"):
             during.enter_context(torch_server.used())

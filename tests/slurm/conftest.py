@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests import torch_server
 from tests.gloo.real_runs import SCALESCOPE, StartedRun
 from tests.slurm.cluster import one_host_cluster
 from tests.speed import patience
@@ -101,8 +100,7 @@ def side_by_side(
     here = [item for item in request.session.items if item.path.parent == Path(__file__).parent]
     asked = [item.callspec.params.get("outcome") for item in here if hasattr(item, "callspec")]
     drivers = [driver for driver in dict.fromkeys(asked) if driver is not None]
-    variables = {**cluster, **torch_server.variables()}  # drivers go on while other tests run
-    begun = SideBySide(drivers, variables, tmp_path_factory.mktemp("slurm"))
+    begun = SideBySide(drivers, cluster, tmp_path_factory.mktemp("slurm"))
     yield begun
     begun.end()
 
