@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.test_link_matrix import MATRIX
+from tests.unit.test_host_memory import MATRIX
 
 from scalescope.errors import CannotRun
 from scalescope.launch.fake import TWO_CORES
