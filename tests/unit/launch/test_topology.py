@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.test_host_memory import MATRIX
 
 from scalescope.errors import CannotRun
 from scalescope.launch.fake import TWO_CORES
 from scalescope.launch.probing import nodes_from_probes
 from scalescope.launch.topology import host_topology
 from scalescope.results.topology import GpuSite, NicSite, Topology
+from tests.unit.test_host_memory import MATRIX
 
 GPUS = (
     GpuSite(index=0, uuid="a", pci_bus="0000:1b:00.0", nvlink_version=4, nvlink_count=18),
