@@ -36,6 +36,7 @@ LIMIT_S = 120
 QUICK = "make test"
 _QUICK_MARKS, _OTHER_MARKS = "not thorough and not frameworks", "thorough and not frameworks"
 # A mutant of the private view would mount over folders of whoever runs it: it is never run.
+_WITHOUT_SITE = ("src/scalescope/private_view.py", "src/scalescope/launch/guard.py")  # has no probe
 _NEVER_RUN = ("src/scalescope/private_view.py",)
 _OPPOSITES: dict[type[ast.AST], Any] = {
     ast.Lt: ast.LtE,
@@ -220,6 +221,8 @@ def probe(tree: Path) -> None:
     """Put a call before the statement of every mutant; `sitecustomize` of the clone says what it does."""
     places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for mutant in stored_cases():
+        if mutant.path in _WITHOUT_SITE:
+            continue
         found = _found(tree, mutant)
         if found is None:
             print(f"mutant {mutant.number} of {mutant.path}: {mutant.function} has changed")
@@ -230,8 +233,7 @@ def probe(tree: Path) -> None:
     for path, lines_of in places.items():
         lines = (tree / path).read_text().splitlines(keepends=True)
         for line, indent, number in sorted(lines_of, reverse=True):
-            call = f'getattr(__import__("builtins"), "scalescope_probe", int)({number})\n'
-            lines.insert(line - 1, " " * indent + call)
+            lines.insert(line - 1, f"{' ' * indent}scalescope_probe({number})\n")
         (tree / path).write_text("".join(lines))
     site_packages = next((tree / ".venv" / "lib").glob("python*/site-packages"))
     (site_packages / "scalescope_probe.pth").write_text("import scalescope_probe\n")

@@ -13,7 +13,7 @@ from tests.gloo.real_runs import FinishedRun, RunsHere
 pytestmark = pytest.mark.gloo
 
 SCRIPTS = Path(__file__).parent / "scripts"
-_SHORT = ("--device=cpu", "--window=0.2s", "--no-breakdown")
+_SHORT = ("--device=cpu", "--no-breakdown")
 _TRAINING = """
 import itertools, random, sys, time, torch
 model = torch.nn.Linear(8, 8)
@@ -27,11 +27,12 @@ def step():
 """
 
 
-def _trained(run_here: RunsHere, script: str, *flags: str) -> FinishedRun:
+def _trained(run_here: RunsHere, script: str, *flags: str, window: str = "0.2s") -> FinishedRun:
     """`train` on a script."""
     name, folder = f"script-{uuid.uuid4().hex}.py", f"run-{uuid.uuid4().hex}"
     (run_here.directory / name).write_text(script)
-    words = ("train", *_SHORT, *flags, f"--output-dir={folder}", "--", sys.executable, name)
+    flags = (*_SHORT, f"--window={window}", *flags)
+    words = ("train", *flags, f"--output-dir={folder}", "--", sys.executable, name)
     run = run_here.reading(*words)
     assert run_here.leftovers() == []
     assert "Traceback" not in run.stdout + run.stderr
@@ -85,7 +86,7 @@ def test_much_output_and_a_loader_without_length(run_here: RunsHere) -> None:
 
 def test_a_script_that_ends_inside_the_window_counts(run_here: RunsHere) -> None:
     script = _TRAINING + "for _ in range(60):\n    step()\n    time.sleep(0.02)\n"
-    assert _trained(run_here, script, "--window=30s").returncode == 0
+    assert _trained(run_here, script, window="30s").returncode == 0
 
 
 def test_nothing_of_torchrun_is_left_when_we_are_stopped(start: Start) -> None:

@@ -72,7 +72,7 @@ def test_ranks_of_a_command_record_when_they_arrive(cli: Cli, tmp_path: Path) ->
     assert waterfall["communication_parts"] is not None
 
 
-@pytest.mark.parametrize("script", ["gan.py", "accumulation.py", "fsdp2.py"])
+@pytest.mark.parametrize("script", ["gan.py", "fsdp2.py"])
 def test_scripts_of_other_shapes_are_recorded(script: str, tmp_path: Path) -> None:
     words = " ".join((*_TORCHRUN, str(_SCRIPTS / script)))
     commands = Commands(tmp_path / "run")
