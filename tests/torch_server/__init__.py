@@ -22,11 +22,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+from scalescope.launch.local.processes import can_fork
 from tests.speed import patience
 
-VARIABLE = (
-    "SCALESCOPE_TEST_TORCH_SERVER"  # the folder of the socket; the processes that share tests inherit it
-)
+# The folder of the socket; the processes that share the tests inherit it.
+VARIABLE = "SCALESCOPE_TEST_TORCH_SERVER"
 _SITE = Path(__file__).parent / "site"
 _OWNER = "SCALESCOPE_TEST_OWNER"
 _started: list["subprocess.Popen[bytes]"] = []  # it outlives this process where several share the tests
@@ -50,6 +50,8 @@ def remove() -> None:
 
 def variables() -> dict[str, str]:
     """The variables with which a command's workers come from the server, which is started if need be."""
+    if not can_fork():
+        return {}
     _start()
     path = os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH"))))
     return {"PYTHONPATH": path, VARIABLE: os.environ[VARIABLE]}
