@@ -40,7 +40,7 @@ test-more: $(VENV)/.installed
 	$(PYTEST) -m 'thorough and not frameworks'
 
 reliability: $(VENV)/.installed ## run the tests of faults and write what they saw to docs/reliability.md
-	$(BIN)/python -m pytest -q -m fault tests --reliability docs/reliability.md
+	$(PYTEST) -m fault --reliability docs/reliability.md
 
 frameworks: $(VENV)/.installed ## run Hugging Face, Accelerate, Lightning and others unedited, in minutes
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[frameworks]'

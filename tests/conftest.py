@@ -17,6 +17,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import torch_server
+from tests.faults.page import ROWS_SHOWN, PageWriter
 from tests.slurm.cluster import why_no_slurm
 from tests.speed import measure_slowness, patience
 
@@ -85,7 +86,7 @@ def fault_rows(request: pytest.FixtureRequest) -> None:
     """Note which rows of docs/reliability.md a test shows."""
     numbers = [number for mark in request.node.iter_markers("fault") for number in mark.args]
     if numbers:
-        request.node.user_properties.append(("rows", numbers))
+        request.node.user_properties.append((ROWS_SHOWN, numbers))
 
 
 @pytest.fixture(autouse=True)
@@ -127,6 +128,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Measure how slow the machine is before anything runs on it; a test's own limit follows it."""
     measure_slowness()
     torch_server.prepare()
+    page = config.getoption("--reliability")
+    if page is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(PageWriter(Path(page)))
     if config.option.timeout is None:
         config.option.timeout = patience(float(config.getini("timeout")))
 

@@ -1,9 +1,15 @@
 """docs/reliability.md: rows, and what the last test run saw of each."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
 
 from tests.faults.rows import ROWS, Row
+
+SEEN, ROWS_SHOWN = "seen", "rows"  # what a test notes of itself
 
 _HEAD = """# Reliability
 
@@ -47,3 +53,24 @@ def _seen(observations: Sequence[Observation]) -> str:
     texts = list(dict.fromkeys(seen.text for seen in observations if seen.text and seen.outcome == "passed"))
     as_expected = ["as expected"] if not texts and not parts else []
     return "; ".join([*parts, *texts, *as_expected])
+
+
+class PageWriter:
+    """Writes the page when all tests have run, in whichever processes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._observations: defaultdict[int, list[Observation]] = defaultdict(list)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call" and not (report.when == "setup" and report.skipped):
+            return
+        properties = dict[str, object](report.user_properties)
+        numbers = properties.get(ROWS_SHOWN, ())
+        text = "; ".join(str(value) for name, value in report.user_properties if name == SEEN)
+        for number in numbers if isinstance(numbers, list) else ():
+            observation = Observation(report.outcome, text, report.duration)
+            self._observations[number].append(observation)
+
+    def pytest_sessionfinish(self) -> None:
+        self._path.write_text(page(self._observations), encoding="utf-8")
