@@ -18,11 +18,12 @@ import tempfile
 import time
 from pathlib import Path
 
+from from_tests import TWO_CORES
+
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.given import Given
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES
 from scalescope.results.result import RankRecord, Result, to_json
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import RESULTS

@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from from_tests import LoopOptions, plain_loop
+
 import scalescope
 from scalescope.analysis.statistics import Estimate, mean_of_logs
 from scalescope.catalog.cards import all_settings, card
@@ -28,7 +30,6 @@ from scalescope.catalog.setting import for_device, parse_value
 from scalescope.errors import BadInput, ScalescopeError
 from scalescope.experiment.trial import Value
 from scalescope.report.tuning.code import Changes, LeverCode, lever_codes
-from scalescope.report.tuning.plain_loop import LoopOptions, plain_loop
 
 _CLOSE = 0.10  # ratio of the gains: further apart, and the lines are not what was measured
 

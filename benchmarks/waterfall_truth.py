@@ -22,12 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from from_tests import ClusterModel, FakeLauncher, LossTruth, Network, truth_of
 from null_watcher import NullWatcher
 
 from scalescope.experiment.given import Given
-from scalescope.launch.fake import FakeLauncher
-from scalescope.launch.simulated.cluster.model import ClusterModel, Network
-from scalescope.launch.simulated.cluster.truth import LossTruth, truth_of
 from scalescope.results.run import Run
 from scalescope.studies.execution import run_study
 from scalescope.studies.request import Request

@@ -24,11 +24,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
+from from_tests import TWO_CORES, CostModel, FakeLauncher
+
 from mutating.operations import LEDGER, SECRET, make_outside, mutate, mutate_ledger, state_of
 from scalescope.cli import app, measuring
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.studies.runs import resuming
 

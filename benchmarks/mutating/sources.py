@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from from_tests import FakeLauncher
+
 from mutating.calls import MODEL
 from scalescope.cli import app, measuring
-from scalescope.launch.fake import FakeLauncher
 from scalescope.results.run_folder import find_runs
 from scalescope.studies.runs import resuming
 

@@ -13,7 +13,6 @@ import pytest
 from scalescope.cli import app
 from scalescope.experiment.machine import Machine
 from scalescope.launch.attached import launcher as attached
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.local import launcher as local
 from tests.bad_input.case import Case, Unreadable, write
 from tests.bad_input.cases import (
@@ -28,6 +27,7 @@ from tests.bad_input.cases import (
 )
 from tests.builders.requests import with_gpus
 from tests.conftest import Cli, clean_environment
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 CASES = (
     *experiment_files.CASES,

@@ -8,12 +8,12 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 from scalescope.results.run_folder import RunFolder
 from scalescope.studies.scaling.scale import with_explanations
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 MODEL = CostModel(
     fixed_s=0.004,

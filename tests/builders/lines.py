@@ -8,8 +8,8 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.given import Given
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES
 from scalescope.results.result import RankRecord, Result, to_json
+from tests.simulated.launcher import TWO_CORES
 
 
 def made_trial(**asked: object) -> Trial:

@@ -5,7 +5,7 @@ import dataclasses
 from scalescope.experiment.experiment import Experiment, build_experiment
 from scalescope.experiment.machine import Gpu, Machine
 from scalescope.experiment.yaml_file import Entries, Given
-from scalescope.launch.fake import TWO_CORES
+from tests.simulated.launcher import TWO_CORES
 
 
 def flags(**texts: str) -> Entries:

@@ -14,8 +14,8 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
-from scalescope.launch.fake import TWO_CORES
 from scalescope.results.result import RankRecord, Result, Stage, StageKind
+from tests.simulated.launcher import TWO_CORES
 
 
 def make_trial(

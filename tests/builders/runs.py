@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import RankRecord
 from scalescope.results.run_folder import RunFolder
 from scalescope.studies.request import Request
 from tests.builders.studies import comm, memory, scale, train, tune
 from tests.pipeline.recording import RecordingWatcher, ask
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 MODEL = CostModel(
     fixed_s=0.010,

@@ -8,10 +8,10 @@ import pytest
 
 from scalescope.catalog.measuring import Measuring
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, Watcher
 from scalescope.results.run_folder import RunFolder
 from scalescope.studies import campaign
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 LAUNCH_S = 10.0
 Factors = Mapping[tuple[tuple[str, object], ...], float]

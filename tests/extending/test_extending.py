@@ -16,7 +16,6 @@ from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.facts import facts_of
 from scalescope.errors import BadInput
 from scalescope.experiment.expand import expand
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.report.chapter import chapters_of
 from scalescope.report.memory.sections import memory_sections
 from scalescope.report.section import Section
@@ -31,6 +30,7 @@ from tests.builders.studies import memory, scale, tune
 from tests.extending.worked_examples import example_folders
 from tests.pipeline.recording import RecordingWatcher
 from tests.pipeline.recording import ask as request
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 from tests.unit.extending import extended_by
 
 _NO_OVERLAP = "communication is not overlapped"

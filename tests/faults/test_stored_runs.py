@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from scalescope.cli import measuring
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import RunFolder
 from scalescope.studies.runs import resuming
@@ -21,6 +20,7 @@ from tests.builders.calling import called
 from tests.builders.studies import scale, train
 from tests.faults.conftest import Seen
 from tests.pipeline.recording import RecordingWatcher, ask
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 MODEL = CostModel(exposed_comm_s={2: 0.004})
 SECRET = "content-of-a-file-outside"

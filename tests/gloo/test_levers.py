@@ -18,9 +18,9 @@ import pytest
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
-from scalescope.launch.fake import TWO_CORES
 from scalescope.studies.tuning.levers import Levers, find_levers
 from tests.gloo.many_cases import RANKS, Outcomes, run_cases
+from tests.simulated.launcher import TWO_CORES
 
 pytestmark = pytest.mark.gloo
 

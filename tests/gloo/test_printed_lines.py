@@ -26,11 +26,11 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.trial import Trial, Value
 from scalescope.experiment.yaml_file import Given
-from scalescope.launch.fake import TWO_CORES
 from scalescope.report.tuning.code import changes_between, context_of, lever_codes
-from scalescope.report.tuning.plain_loop import LoopOptions, plain_loop
+from tests.builders.plain_loop import LoopOptions, plain_loop
 from tests.conftest import clean_environment
 from tests.gloo.many_cases import RANKS, Outcomes, run_cases
+from tests.simulated.launcher import TWO_CORES
 from tests.speed import patience
 
 pytestmark = pytest.mark.gloo

@@ -11,7 +11,7 @@ import pytest
 
 from scalescope.catalog.code_lines import ScriptContext
 from scalescope.report.tuning.code import lever_codes
-from scalescope.report.tuning.plain_loop import LoopOptions, plain_loop
+from tests.builders.plain_loop import LoopOptions, plain_loop
 from tests.conftest import clean_environment
 from tests.speed import patience
 

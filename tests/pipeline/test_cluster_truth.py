@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import ClusterModel, FakeLauncher
-from scalescope.launch.simulated.cluster.model import Network
-from scalescope.launch.simulated.cluster.truth import LossTruth, truth_of
 from tests.builders.studies import scale
+from tests.simulated.cluster.model import Network
+from tests.simulated.cluster.truth import LossTruth, truth_of
+from tests.simulated.launcher import ClusterModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, summary_of
 

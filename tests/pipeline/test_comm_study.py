@@ -12,12 +12,12 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.machines.nodes import combined_machine
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, judge
 from scalescope.report.comm.nccl_tests import parse
 from scalescope.results.result import RankRecord
 from scalescope.studies.request import Request
 from tests.builders.studies import comm
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, summary_of
 

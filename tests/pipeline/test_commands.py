@@ -12,9 +12,7 @@ from scalescope.errors import BadInput
 from scalescope.experiment.ablations import NO_COMM, has_ablation
 from scalescope.experiment.observed import without_observations
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
-from scalescope.launch.simulation import SimulatedScript
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import TUNED
 from scalescope.studies.report import page_of
@@ -22,6 +20,8 @@ from scalescope.studies.stored import explain, present
 from scalescope.studies.trace.profiling import Profiling
 from tests.builders.requests import with_gpus
 from tests.builders.studies import scale, standard_run, train, tune
+from tests.simulated.costs import SimulatedScript
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, summary_of
 

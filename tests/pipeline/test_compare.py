@@ -12,7 +12,6 @@ from scalescope.analysis.run_spread import DEFAULT_SPREAD
 from scalescope.analysis.verdicts import NO_SPREAD
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.report.render.markdown import markdown
 from scalescope.results import provenance
@@ -21,6 +20,7 @@ from scalescope.results.run_record import RunRecord, write_run_record
 from scalescope.studies.comparison.compare import ComparisonReport, compare, lay_side_by_side
 from scalescope.studies.comparison.extend import extend
 from tests.builders.studies import memory, scale, train
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, ask_benchmark, summary_of
 

@@ -8,7 +8,6 @@ import pytest
 
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.other_load import OtherLoad
 from scalescope.studies.dry_run import estimated_run
@@ -17,6 +16,7 @@ from scalescope.studies.study import Report
 from scalescope.studies.training.train import TrainStudy
 from tests.builders.results import make_result
 from tests.builders.studies import train
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask
 

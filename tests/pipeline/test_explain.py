@@ -12,7 +12,6 @@ from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.finding import Diagnosis
 from scalescope.diagnose.step_facts import StepFacts
 from scalescope.errors import BadInput
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.report import analyzed_run
 from scalescope.report.section import Section
 from scalescope.results.run import Run, load_run
@@ -23,6 +22,7 @@ from tests.builders.calling import called
 from tests.builders.runs import MODEL, VERBS, make_failures, make_runs
 from tests.builders.steps import halves_of
 from tests.builders.studies import comm, scale, train
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, ask_benchmark
 

@@ -10,12 +10,12 @@ import pytest
 
 from scalescope.errors import BadInput, Interrupted, StorageError
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import Status
 from scalescope.results.run import load_run
 from scalescope.studies.study import Report
 from tests.builders.studies import scale, standard_run, train
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, summary_of
 

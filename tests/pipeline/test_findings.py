@@ -14,12 +14,12 @@ from scalescope.diagnose.finding import Diagnosis
 from scalescope.diagnose.step_rules import buffers
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.launch.local import launcher as local
 from scalescope.studies.stored import explain
 from tests.builders.requests import with_gpus
 from tests.builders.studies import scale
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, summary_of
 

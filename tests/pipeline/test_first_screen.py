@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.local import launcher as local
 from scalescope.report.analyzed_run import AnalyzedRun
 from scalescope.report.scaling.sections import table_section
 from scalescope.report.varied import changed_settings
 from tests.builders.calling import called
 from tests.builders.studies import scale
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask
 

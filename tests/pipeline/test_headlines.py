@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, judge
 from scalescope.report.performance import NOTHING
 from scalescope.results.result import RankRecord
 from scalescope.studies.stored import explain
 from scalescope.studies.study import Report
 from tests.builders.studies import comm, memory, scale, standard_run, train, tune
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, ask_benchmark
 

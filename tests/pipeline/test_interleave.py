@@ -10,7 +10,6 @@ import pytest
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.given import Given
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.report.comparison.two_runs import Compared
 from scalescope.results.run import Run, load_run
@@ -19,6 +18,7 @@ from scalescope.studies.comparison.compare import compare
 from scalescope.studies.comparison.interleave import Limits, interleave_changes, interleave_runs
 from scalescope.studies.stored import explain
 from tests.builders.studies import train
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask
 

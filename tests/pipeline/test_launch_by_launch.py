@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.run import Run, load_run
@@ -18,6 +17,7 @@ from scalescope.studies.study import Host, Interim, InterimRow
 from scalescope.studies.training.train import TrainStudy
 from scalescope.studies.watcher import Budget
 from tests.builders.timed_launches import Clock, TimedLauncher, campaign_clock
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask
 

@@ -10,10 +10,10 @@ from scalescope.analysis.durations import estimate_s
 from scalescope.errors import Interrupted
 from scalescope.experiment.machine import Gpu
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import RankRecord
 from tests.builders.studies import memory
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask_benchmark, summary_of
 

@@ -8,13 +8,13 @@ import pytest
 
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import RankRecord
 from scalescope.results.run_folder import RunFolder
 from scalescope.studies.stored import explain
 from tests.builders.requests import with_gpus
 from tests.builders.studies import scale
+from tests.simulated.launcher import CostModel, FakeLauncher
 from tests.unit.analysis.checks.test_node_facts import TOPOLOGY
 
 from .recording import RecordingWatcher, ask, summary_of

@@ -11,7 +11,6 @@ import pytest
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.report.chapters.levers import chapter
 from scalescope.results.old_formats import request_of_comment
@@ -22,6 +21,7 @@ from scalescope.studies.report import ReportOptions, gather
 from scalescope.studies.request import Request
 from scalescope.studies.stored import find_study, present
 from scalescope.studies.study import Report, Study
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 from .recording import RecordingWatcher
 

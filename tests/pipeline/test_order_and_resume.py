@@ -13,7 +13,6 @@ import pytest
 
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.run import load_run
 from scalescope.results.run_record import RunEnd
@@ -21,6 +20,7 @@ from scalescope.studies.stored import recorded_host
 from scalescope.studies.study import Report
 from tests.builders.studies import scale, standard_run, train
 from tests.builders.timed_launches import Clock, campaign_clock
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, summary_of
 

@@ -9,12 +9,12 @@ import pytest
 
 from scalescope.experiment.recordings import records_breakdown
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.run import load_run
 from tests.builders.requests import with_gpus
 from tests.builders.studies import comm, memory, scale, train
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, ask_benchmark, summary_of
 

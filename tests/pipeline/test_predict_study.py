@@ -11,12 +11,12 @@ import pytest
 
 from scalescope.analysis.prediction import inputs
 from scalescope.cli import app
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.report.chapter import chapters_of
 from scalescope.results.ledger import ledger_file, read_ledger
 from scalescope.studies.report import ReportOptions, gather
 from tests.builders.profiles import GRADIENT_BYTES, GRADIENTS, made_profiles
 from tests.builders.studies import scale, train
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, summary_of
 

@@ -12,7 +12,6 @@ import pytest
 from scalescope.cli import app
 from scalescope.errors import ExitCode
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.local import launcher as local
 from scalescope.report.chapter import chapters_of
 from scalescope.report.section import Section
@@ -20,6 +19,7 @@ from scalescope.results.run import Run, load_run
 from scalescope.studies.report import ReportOptions, gather
 from scalescope.studies.runs import resuming
 from scalescope.studies.stored import present
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 Argv = tuple[str, ...]
 WORKLOAD = "def build():\n    ...\n\n\ndef other():\n    ...\n"

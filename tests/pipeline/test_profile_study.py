@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, judge
 from scalescope.results.traces.events import trace_name
 from scalescope.studies.stored import explain
@@ -15,6 +14,7 @@ from scalescope.studies.trace.profiling import Profiling, with_nsys
 from tests.builders.requests import with_gpus
 from tests.builders.studies import train
 from tests.builders.traces import cpu_step, profile_result, steps_of, write_trace
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, summary_of
 

@@ -9,12 +9,12 @@ import pytest
 
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.machine import Machine
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.local import launcher as local
 from scalescope.studies.study import Report
 from tests.builders.calling import called
 from tests.builders.requests import with_gpus
 from tests.builders.studies import comm, memory, scale, train, tune
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask
 

@@ -13,12 +13,12 @@ import pytest
 from scalescope.cli import measuring
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import RunFolder
 from scalescope.studies.runs import resuming
 from tests.builders.calling import called
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 MODEL = CostModel(exposed_comm_s={2: 0.004})
 OLD_RUNS = Path(__file__).parent.parent / "old_runs"

@@ -10,7 +10,6 @@ from scalescope.analysis.configurations import configurations
 from scalescope.analysis.scaling.rows import scaling_rows
 from scalescope.analysis.statistics import Estimate
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import Result
 from scalescope.results.run_folder import RunFolder
@@ -18,6 +17,7 @@ from scalescope.studies.execution import host_of
 from scalescope.studies.plan import Plan
 from scalescope.studies.scaling.scale import plan_scaling, powers_of_two_to
 from tests.builders.studies import scale
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, summary_of
 

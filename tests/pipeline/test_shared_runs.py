@@ -8,7 +8,6 @@ import pytest
 
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome, RanksLost
 from scalescope.results.run import load_run
 from scalescope.studies.campaign import missing_launches
@@ -19,6 +18,7 @@ from scalescope.studies.study import Report
 from tests.builders.studies import memory, scale
 from tests.pipeline.recording import RecordingWatcher, ask, ask_benchmark, summary_of
 from tests.pipeline.test_memory_study import GPU, MODEL
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 _ASKED = {"device": "cpu", "world_size": [1, 2], "batch_size": 32, "repeats": 3}
 

@@ -12,7 +12,6 @@ import pytest
 from scalescope import secret_variables
 from scalescope.errors import BadInput, CannotRun, Interrupted
 from scalescope.experiment.yaml_file import Given
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.slurm import queue as slurm
 from scalescope.results.run_record import RunEnd, read_run_record, write_run_record
 from scalescope.studies.scaling.scale import ScaleStudy
@@ -23,6 +22,7 @@ from scalescope.studies.slurm.slurm_request import SlurmRun, is_slurm_run, prepa
 from scalescope.studies.study import Report
 from tests.builders.studies import scale
 from tests.pipeline.recording import RecordingWatcher, ask, folder_alone
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 _ASKED = {"device": "cpu", "world_size": [1, 2], "batch_size": 32, "repeats": 2}
 _FLAGS = {"launcher": (Given("slurm", "--launcher"),), "nodes": (Given("2", "--nodes"),)}

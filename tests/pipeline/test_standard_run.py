@@ -11,13 +11,13 @@ from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.machine import Gpu
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.studies.execution import host_of
 from scalescope.studies.report import page_of
 from scalescope.studies.request import Request
 from scalescope.studies.scaling.run import RunStudy
 from tests.builders.studies import standard_run
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, summary_of
 

@@ -8,12 +8,12 @@ from scalescope.analysis.training import step_waterfall as waterfalls
 from scalescope.diagnose.step_facts import StepFacts, step_facts_of
 from scalescope.experiment.recordings import records_breakdown
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.run import load_run
 from scalescope.studies.stored import explain
 from tests.builders.requests import with_gpus
 from tests.builders.studies import scale, train
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, summary_of
 

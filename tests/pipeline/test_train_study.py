@@ -8,10 +8,10 @@ import pytest
 
 from scalescope.errors import StorageError
 from scalescope.experiment.machine import PrecisionSupport
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.results.result import SCHEMA_VERSION, to_json
 from scalescope.results.run import load_run
 from tests.builders.studies import train
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, summary_of
 

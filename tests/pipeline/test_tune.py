@@ -15,7 +15,6 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import read_experiment_file
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.launch.local import launcher as local
 from scalescope.results.other_load import OtherLoad
@@ -26,6 +25,7 @@ from scalescope.studies.study import Report
 from scalescope.studies.tuning.tune import TuneStudy, levers_from, window_for
 from tests.builders.studies import train, tune
 from tests.builders.timed_launches import LAUNCH_S, TimedLauncher, campaign_clock
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, summary_of
 from .tuning import (

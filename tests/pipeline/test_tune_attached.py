@@ -12,7 +12,6 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.machines.nodes import combined_machine
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
-from scalescope.launch.fake import TWO_CORES, FakeLauncher
 from scalescope.launch.launcher import Outcome, RanksLost
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapters.levers import chapter
@@ -26,6 +25,7 @@ from scalescope.studies.study import Report
 from scalescope.studies.tuning.tune import TuneStudy
 from tests.builders.studies import tune
 from tests.builders.timed_launches import LAUNCH_S, Clock, Factors, campaign_clock
+from tests.simulated.launcher import TWO_CORES, FakeLauncher
 
 from .recording import RecordingWatcher, ask, summary_of
 from .test_slurm_runs import MadeUpSlurm

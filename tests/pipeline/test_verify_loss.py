@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapters.levers import chapter
@@ -17,6 +16,7 @@ from scalescope.studies.stored import present
 from scalescope.studies.study import Report
 from tests.builders.studies import tune
 from tests.builders.timed_launches import Clock, campaign_clock
+from tests.simulated.launcher import FakeLauncher
 
 from .recording import RecordingWatcher, ask
 from .tuning import BF16, JIT, Outcomes, model_of, no_outcome, results_of, tuning_in

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from tests.builders.requests import with_gpus
 from tests.builders.studies import scale, standard_run
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, summary_of
 

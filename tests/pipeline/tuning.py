@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import Result
 from scalescope.results.run import load_run
 from scalescope.studies.study import Report
 from tests.builders.studies import tune
 from tests.builders.timed_launches import Factors
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask
 

@@ -14,10 +14,10 @@ import torch
 from torch.utils.data import DataLoader
 
 from scalescope.catalog.workloads.custom import ARGUMENTS
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.results.run_folder import EXPERIMENT
 from scalescope.studies.execution import host_of
 from tests.builders.requests import with_gpus
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path += [str(BENCHMARKS), str(BENCHMARKS / "diagnosis" / "workloads")]

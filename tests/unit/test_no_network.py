@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 import pytest
 
 from scalescope.cli import app
-from scalescope.launch.fake import TWO_CORES, CostModel, FakeLauncher
 from scalescope.launch.local import launcher as local
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 _OLD_RUNS = Path(__file__).parents[1] / "old_runs"
 

@@ -11,7 +11,6 @@ from scalescope.experiment.command_line import filled_words
 from scalescope.experiment.expand import expand
 from scalescope.experiment.record import to_yaml
 from scalescope.inspection import recorded_variables
-from scalescope.launch.fake import TWO_CORES
 from scalescope.secret_variables import (
     REDACTED,
     given_values,
@@ -23,6 +22,7 @@ from scalescope.secret_variables import (
     with_values,
 )
 from tests.builders.requests import ask
+from tests.simulated.launcher import TWO_CORES
 
 
 @pytest.fixture(autouse=True)

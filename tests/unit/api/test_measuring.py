@@ -19,11 +19,11 @@ from scalescope.api.study_options import profiling_of
 from scalescope.cli import measuring
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from scalescope.results.run_record import is_unfinished, read_run_record
 from scalescope.studies.runs import resuming
 from scalescope.studies.scaling.scale import ScaleStudy
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 _SHORT = {"steps_per_epoch": 8, "warmup_steps": 3, "batch_size": 50}
 
@@ -205,7 +205,7 @@ def test_ctrl_c_raises_keyboard_interrupt_and_the_run_can_be_resumed(
 _TERMINATED = """
 import signal, sys
 from scalescope.cli import measuring
-from scalescope.launch.fake import CostModel, FakeLauncher
+from tests.simulated.launcher import CostModel, FakeLauncher
 import scalescope
 
 def terminate(trial, launch):

@@ -10,11 +10,11 @@ import scalescope
 from scalescope.diagnose import step_facts
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.launcher import Outcome
 from tests.builders.steps import halves_of
 from tests.builders.studies import scale
 from tests.pipeline.recording import RecordingWatcher, ask
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from scalescope.catalog.data import ag_news, imdb
 from scalescope.errors import BadInput
 from scalescope.experiment.expand import expand
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES
 from tests.builders.requests import ask
+from tests.simulated.launcher import TWO_CORES
 
 
 def touch(*paths: Path) -> None:

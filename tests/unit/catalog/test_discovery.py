@@ -11,10 +11,10 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.given import Given
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES
 from scalescope.launch.launcher import judge
 from scalescope.results.result import RankRecord
 from scalescope.studies.training.train import TrainStudy
+from tests.simulated.launcher import TWO_CORES
 from tests.unit.extending import extended
 
 _STRATEGY = '''

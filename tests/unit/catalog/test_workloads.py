@@ -14,9 +14,9 @@ from scalescope.catalog.workloads.transformer import Transformer
 from scalescope.errors import BadInput
 from scalescope.experiment.expand import expand
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES
 from tests.builders.requests import ask, with_gpus
 from tests.builders.results import make_trial
+from tests.simulated.launcher import TWO_CORES
 
 # mlp
 

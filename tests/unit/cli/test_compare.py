@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.launch.fake import CostModel, FakeLauncher
 from tests.builders.calling import called
 from tests.builders.studies import scale
 from tests.pipeline.recording import RecordingWatcher, ask
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 from .conftest import Run
 

@@ -13,12 +13,12 @@ from scalescope.cli.help_pages import VerbOption, text_and_examples
 from scalescope.cli.options import InWords, MeasuringCommand, SettingOption
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES
 from scalescope.studies.plan import Plan
 from scalescope.studies.request import Request
 from scalescope.studies.stored import find_study
 from scalescope.studies.study import Host
 from tests.builders.requests import with_gpus
+from tests.simulated.launcher import TWO_CORES
 
 LINES, COLUMNS = 40, 80
 

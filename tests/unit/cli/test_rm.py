@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.results.run_folder import RunFolder, point_latest_at
 from scalescope.results.run_record import RunRecord, write_run_record
 from tests.builders.calling import called
 from tests.builders.studies import comm, memory, scale, standard_run, train, tune
 from tests.pipeline.recording import RecordingWatcher, ask
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 Rm = Callable[..., SimpleNamespace]
 

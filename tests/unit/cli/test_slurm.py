@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.launch.local import launcher as local
 from scalescope.studies.study import Report
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 from .conftest import Run
 

@@ -17,13 +17,13 @@ from scalescope.experiment.ablations import (
 )
 from scalescope.experiment.recordings import arrivals_of, breakdown_of
 from scalescope.experiment.trial import Trial
-from scalescope.launch.simulation import simulated_record
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 from scalescope.results.traces import step_parts
 from tests.builders.facts import measured
 from tests.builders.results import make_configuration, make_result, make_trial
 from tests.builders.steps import step_facts, step_facts_from
+from tests.simulated.costs import simulated_record
 
 ONE = make_trial(num_workers=0).replace(device="cuda")
 TWO = make_trial(world_size=2, strategy="ddp", num_workers=0).replace(device="cuda")

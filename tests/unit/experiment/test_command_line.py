@@ -23,7 +23,7 @@ from scalescope.experiment.record import to_yaml
 from scalescope.experiment.same_job import job_key
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import read_experiment_file
-from scalescope.launch.fake import TWO_CORES
+from tests.simulated.launcher import TWO_CORES
 
 COMMAND = "torchrun --nproc-per-node={world_size} train.py"
 

@@ -8,8 +8,8 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import read_experiment_file
-from scalescope.launch.fake import TWO_CORES
 from tests.builders.requests import flags
+from tests.simulated.launcher import TWO_CORES
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs").glob("*.yaml"))
 

@@ -12,8 +12,8 @@ from scalescope.experiment import expand as expanding
 from scalescope.experiment.expand import expand, resolve_placement
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES
 from tests.builders.requests import ask, with_gpus
+from tests.simulated.launcher import TWO_CORES
 
 (BATCH,) = cards.all_settings("train")["batch_size"]
 (BUCKET,) = (setting for setting in settings_of(Ddp) if setting.name == "bucket_cap_mb")

@@ -7,9 +7,9 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.machine import Gpu, Machine, PrecisionSupport
 from scalescope.experiment.machines.emulation import emulation_text, precisions_text
 from scalescope.experiment.machines.nodes import combined_machine, differences
-from scalescope.launch.fake import TWO_CORES
 from scalescope.results.provenance import describe_environment, environment_id
 from tests.builders.requests import ask, with_gpus
+from tests.simulated.launcher import TWO_CORES
 
 BF16 = PrecisionSupport(name="bf16", native=False, slowdown=96.0)
 GPU = Gpu(

@@ -15,8 +15,8 @@ from scalescope.experiment.experiment import RUN_NAME, Experiment, build_experim
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.record import to_yaml
 from scalescope.experiment.yaml_file import Entries, Given, read_experiment_file
-from scalescope.launch.fake import TWO_CORES
 from tests.builders.requests import ask, with_gpus
+from tests.simulated.launcher import TWO_CORES
 
 NAMES = {
     "workload": cards.known_names("workloads"),

@@ -22,8 +22,8 @@ from scalescope.experiment.recordings import (
 )
 from scalescope.experiment.step_explanations import step_ablations, step_recordings
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES
 from tests.builders.requests import ask, with_gpus
+from tests.simulated.launcher import TWO_CORES
 
 LOADER = {"num_workers": "0"}
 

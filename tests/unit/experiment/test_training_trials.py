@@ -10,8 +10,8 @@ from scalescope.experiment.ablations import NO_COMM, has_ablation, without_commu
 from scalescope.experiment.expand import expand
 from scalescope.experiment.identity import identity
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES
 from tests.builders.requests import ask, with_gpus
+from tests.simulated.launcher import TWO_CORES
 
 _DDP_OF_PYTORCH = {
     "bucket_cap_mb": None,

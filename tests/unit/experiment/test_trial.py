@@ -11,8 +11,8 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.identity import identity
 from scalescope.experiment.same_job import BATCH, LENGTH, job_key
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES
 from tests.builders.requests import ask
+from tests.simulated.launcher import TWO_CORES
 
 # Written out in full, so that a changed default does not reach it.
 FIXED: dict[str, Any] = {

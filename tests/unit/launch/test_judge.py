@@ -9,10 +9,10 @@ from scalescope.catalog import cards
 from scalescope.experiment.recordings import arrivals_of, breakdown_of
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import judge, record_from
-from scalescope.launch.simulation import simulated_record
 from scalescope.results.result import RankRecord
 from tests.builders.commands import command_trial
 from tests.builders.results import make_trial
+from tests.simulated.costs import simulated_record
 
 
 def _trial(without_communication: bool = False) -> Trial:

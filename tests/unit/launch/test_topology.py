@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from scalescope.errors import CannotRun
-from scalescope.launch.fake import TWO_CORES
 from scalescope.launch.probing import nodes_from_probes
 from scalescope.launch.topology import host_topology
 from scalescope.results.topology import GpuSite, NicSite, Topology
+from tests.simulated.launcher import TWO_CORES
 from tests.unit.test_host_memory import MATRIX
 
 GPUS = (

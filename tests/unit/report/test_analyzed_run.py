@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.launch.fake import CostModel
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, dataset_of, notes_of
 from scalescope.results.run import Run
 from scalescope.results.run_folder import EXPERIMENT
 from scalescope.results.run_record import RunRecord
 from tests.builders.known_runs import make_run, make_trials
+from tests.simulated.launcher import CostModel
 
 FAST, SLOW = CostModel(fixed_s=0.01, per_sample_s=0.0), CostModel(fixed_s=0.02, per_sample_s=0.0)
 

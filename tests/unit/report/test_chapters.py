@@ -10,7 +10,6 @@ import pytest
 from scalescope.analysis.trace.profile import TraceProfile
 from scalescope.diagnose import step_facts
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import CostModel
 from scalescope.report import analyzed_run as material_module
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, chapters_of, titled_by_run
@@ -33,6 +32,7 @@ from scalescope.results.run import Run
 from scalescope.results.traces.rank_trace import TracedRank, TracedStep
 from tests.builders.known_runs import make_run, make_trials
 from tests.builders.steps import halves_of
+from tests.simulated.launcher import CostModel
 
 EPOCHS = {
     "epoch_time_s": [0.3, 0.2, 0.2],

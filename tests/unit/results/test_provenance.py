@@ -11,7 +11,6 @@ from types import ModuleType
 import pytest
 
 from scalescope.experiment.machine import Gpu, PrecisionSupport
-from scalescope.launch.fake import TWO_CORES
 from scalescope.results import provenance
 from scalescope.results.provenance import (
     WorkloadFile,
@@ -26,6 +25,7 @@ from scalescope.results.provenance import (
     workload_files,
 )
 from tests.builders.results import make_result, make_trial
+from tests.simulated.launcher import TWO_CORES
 
 GPU = Gpu(index=0, name="H100", memory_bytes=80 << 30, uuid="GPU-1")
 

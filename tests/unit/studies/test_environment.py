@@ -9,11 +9,11 @@ from unittest import mock
 import pytest
 
 from scalescope.experiment.machine import Gpu, PrecisionSupport
-from scalescope.launch.fake import TWO_CORES
 from scalescope.results.run import Run
 from scalescope.studies.comparison.workload_files import file_differences
 from scalescope.studies.environment import environment_record, unlike_fields
 from tests.builders.results import make_result, make_trial
+from tests.simulated.launcher import TWO_CORES
 
 _GPU = Gpu(index=0, name="H100", memory_bytes=80_000_000_000, uuid="a")
 _NODE = dataclasses.replace(TWO_CORES, gpus=(_GPU,), memory_bytes=1_000_000)

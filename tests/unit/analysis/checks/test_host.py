@@ -7,8 +7,8 @@ import pytest
 
 from scalescope.analysis.checks.host import Check, all_checks
 from scalescope.experiment.machine import Gpu, Machine, PrecisionSupport
-from scalescope.launch.fake import TWO_CORES
 from scalescope.link_matrix import links_of
+from tests.simulated.launcher import TWO_CORES
 from tests.unit.analysis.checks.test_node_facts import TOPOLOGY
 
 GPUS = tuple(Gpu(index=n, name="NVIDIA H200", memory_bytes=141 << 30, uuid=f"GPU-{n}") for n in range(2))

@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any
 
 from scalescope.analysis.checks.nodes import HostChecks, checks_between, checks_of_hosts
-from scalescope.launch.fake import TWO_CORES
 from scalescope.report.checks.sections import host_sections
+from tests.simulated.launcher import TWO_CORES
 
 
 def look(

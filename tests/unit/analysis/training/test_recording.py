@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from scalescope.analysis.training.recording import ReplayedStep, StepRecording, SyncSite, recordings
-from scalescope.launch.simulation import simulated_record
 from scalescope.results.result import RankRecord
 from scalescope.results.traces import step_parts
 from tests.builders.results import make_result, make_trial
+from tests.simulated.costs import simulated_record
 
 REPLAY = {"step_s": 0.02, "without_sync_s": 0.008, "fast_host_s": 0.005, "without_allocation_s": 0.019}
 SITE = {"file": "model.py", "line": 31, "function": "forward", "code": "x.item()", "per_step": 48.0}

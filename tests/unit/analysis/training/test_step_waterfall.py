@@ -16,9 +16,9 @@ from scalescope.analysis.training.activity import HOST_PARTS, RankActivity, acti
 from scalescope.analysis.training.recording import StepRecording
 from scalescope.analysis.training.step_waterfall import StepWaterfall, step_waterfall
 from scalescope.experiment.ablations import without_optimizer
-from scalescope.launch.simulation import simulated_record
 from scalescope.results.traces import step_parts
 from tests.builders.results import make_configuration, make_trial
+from tests.simulated.costs import simulated_record
 
 ON_CPU = make_trial(num_workers=0)
 ON_GPU = ON_CPU.replace(device="cuda")

@@ -13,9 +13,9 @@ from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.run_rules import far_cores, network_errors, no_gpudirect, unequal_nodes, unused_nics
-from scalescope.launch.fake import TWO_CORES
 from scalescope.results.run import Run
 from tests.builders.facts import ON_GPUS, abstention, evidence_of, finding, make_facts
+from tests.simulated.launcher import TWO_CORES
 from tests.unit.analysis.checks.test_node_facts import (
     TELEMETRY,
     TOPOLOGY,

@@ -16,7 +16,6 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.attached import launcher as attached
 from scalescope.launch.attached.launcher import AttachedLauncher, members_of
 from scalescope.launch.attached.rank_context import RankContext
-from scalescope.launch.fake import TWO_CORES
 from scalescope.launch.launcher import RanksLost
 from scalescope.launch.probing import Node
 from scalescope.launch.telemetry import sampler
@@ -24,6 +23,7 @@ from scalescope.results.result import WINDOW
 from scalescope.results.run_folder import RunFolder
 from tests.builders.commands import Recorder, command_trial
 from tests.builders.launching import usual_limits
+from tests.simulated.launcher import TWO_CORES
 
 NODES = [(0, 2, 4), (1, 3, 5, 7), (6,)]  # as `srun --distribution=cyclic` may deal them out
 

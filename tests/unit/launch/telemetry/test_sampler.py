@@ -11,11 +11,11 @@ import pytest
 
 from scalescope.experiment.machine import Gpu
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES
 from scalescope.launch.telemetry import sampler as sampler_module
 from scalescope.launch.telemetry.load import LoadMeter
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
 from scalescope.results.result import WINDOW, RankRecord
+from tests.simulated.launcher import TWO_CORES
 from tests.speed import patience
 
 _BEGIN_S = 1_000.0

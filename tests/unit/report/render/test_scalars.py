@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from scalescope.errors import CannotRun
-from scalescope.launch.fake import CostModel, FakeLauncher
 from scalescope.studies.report import ReportOptions, gather, report
 from tests.builders.studies import train
 from tests.pipeline.recording import RecordingWatcher, ask
+from tests.simulated.launcher import CostModel, FakeLauncher
 
 
 @pytest.fixture(scope="module")

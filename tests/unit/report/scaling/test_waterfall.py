@@ -16,7 +16,6 @@ from scalescope.analysis.scaling.waterfall import (
     Waterfall,
 )
 from scalescope.analysis.statistics import Estimate
-from scalescope.launch.fake import CostModel
 from scalescope.report.chapters.verdict import waterfall_panel
 from scalescope.report.render.painting import segment_ends
 from scalescope.report.scaling.sections import verdict
@@ -29,6 +28,7 @@ from scalescope.report.scaling.waterfall import (
 )
 from tests.builders.known_runs import make_run, make_trials
 from tests.builders.results import make_configuration, make_term, make_waterfall, waterfalls
+from tests.simulated.launcher import CostModel
 
 TWO_DECIMALS = 0.005
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from scalescope.analysis.run_spread import DEFAULT_SPREAD
-from scalescope.launch.fake import TWO_CORES
 from scalescope.results.provenance import describe_environment
 from scalescope.results.result import Result
 from scalescope.results.run import Run
@@ -22,6 +21,7 @@ from scalescope.studies.runs.run_history import (
     spread_between,
 )
 from tests.builders.results import make_result, make_trial
+from tests.simulated.launcher import TWO_CORES
 
 TRIAL = make_trial(batch_size=10)
 STEPS = (0.0100, 0.0101, 0.0099)

@@ -2,10 +2,10 @@
 
 from scalescope.experiment.expand import expand
 from scalescope.experiment.machine import Machine
-from scalescope.launch.fake import TWO_CORES
 from scalescope.studies.plan import Plan
 from scalescope.studies.scaling.network import exchanges, nccl_logs, network_of, pairs
 from tests.builders.requests import ask, with_gpus
+from tests.simulated.launcher import TWO_CORES
 
 
 def plan(machine: Machine = TWO_CORES, **asked: str) -> Plan:

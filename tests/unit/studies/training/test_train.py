@@ -9,7 +9,6 @@ from scalescope.experiment.ablations import without_optimizer
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.recordings import breakdown_of
 from scalescope.experiment.yaml_file import Given
-from scalescope.launch.fake import TWO_CORES
 from scalescope.studies.plan import Plan
 from scalescope.studies.request import Request
 from scalescope.studies.study import Host
@@ -17,6 +16,7 @@ from scalescope.studies.trace.profiling import Profiling
 from scalescope.studies.training.train import TrainStudy
 from tests.builders.requests import with_gpus
 from tests.builders.results import make_result, make_trial
+from tests.simulated.launcher import TWO_CORES
 
 GPU = with_gpus(1)
 

@@ -7,10 +7,10 @@ import pytest
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination
 from scalescope.catalog.setting import Need
 from scalescope.experiment.ablations import without_communication
-from scalescope.launch.fake import TWO_CORES
 from scalescope.studies.tuning.combinations import Combinations
 from scalescope.studies.tuning.levers import find_levers
 from tests.builders.requests import ask, with_gpus
+from tests.simulated.launcher import TWO_CORES
 
 
 def combinations(*asked: str, gpus: int = 0, **texts: str) -> Combinations:

@@ -6,9 +6,9 @@ import pytest
 
 from scalescope.errors import BadInput
 from scalescope.experiment.machine import PrecisionSupport
-from scalescope.launch.fake import TWO_CORES
 from scalescope.studies.tuning.levers import Levers, find_levers, settings_of_trial
 from tests.builders.requests import ask, with_gpus
+from tests.simulated.launcher import TWO_CORES
 
 RANKS = "requires more than one rank"
 LOADER = "synthetic batches are on the device already; add --num-workers 0 for a loader"

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination
-from scalescope.launch.fake import TWO_CORES
 from scalescope.report.tuning.tuning import Tuning
 from scalescope.results.result import Result, Stage
 from scalescope.results.run import Run
@@ -16,6 +15,7 @@ from scalescope.studies.tuning.reading import stage_of
 from scalescope.studies.tuning.search import Search
 from tests.builders.requests import ask
 from tests.builders.results import make_result
+from tests.simulated.launcher import TWO_CORES
 
 BF16, HOOK, JIT = (frozenset({name}) for name in ("precision bf16", "comm_hook fp16", "jit True"))
 BOTH = BF16 | JIT

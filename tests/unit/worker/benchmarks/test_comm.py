@@ -10,12 +10,12 @@ from scalescope.catalog.benchmarks.comm import Comm
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES
 from scalescope.worker.benchmarks import comm
 from scalescope.worker.process.group import Group, join
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.measurements import Measurements
 from tests.builders.requests import flags
+from tests.simulated.launcher import TWO_CORES
 
 CPU = torch.device("cpu")
 

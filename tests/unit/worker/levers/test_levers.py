@@ -16,12 +16,12 @@ from scalescope.catalog.levers.precision import Precision
 from scalescope.catalog.training import Training
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.expand import expand
-from scalescope.launch.fake import TWO_CORES
 from scalescope.worker.levers import fusion, kernels, memory_format, precision
 from scalescope.worker.training.assembly import build_step, optimizer_factory
 from scalescope.worker.training.step import Data, Step, Workload, plain_step
 from tests.builders.requests import ask, with_gpus
 from tests.builders.workers import CPU, options
+from tests.simulated.launcher import TWO_CORES
 
 _STEPS = 4
 

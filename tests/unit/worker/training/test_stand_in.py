@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from scalescope.experiment.expand import expand
 from scalescope.experiment.trial import Trial
-from scalescope.launch.fake import TWO_CORES
 from scalescope.results.traces.events import BACKWARD, CLEAR, FORWARD, OPTIMIZER
 from scalescope.worker.process.group import Group
 from scalescope.worker.rank_profile.marks import trained_parameters
@@ -26,6 +25,7 @@ from scalescope.worker.training.stand_in import (
 from scalescope.worker.training.step import Data, Workload
 from tests.builders.requests import ask
 from tests.builders.workers import CPU
+from tests.simulated.launcher import TWO_CORES
 
 
 class _Backwards(nn.Module):

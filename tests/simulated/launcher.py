@@ -1,6 +1,6 @@
 """Fake launcher: simulates launches from a known cost model, so that the analysis can be tested against it.
 
-Each benchmark has a module in `launch.simulated`, found by its name.
+Each benchmark has a module in `simulated.benchmarks`, found by its name.
 """
 
 import dataclasses
@@ -12,10 +12,10 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher, judge
-from scalescope.launch.simulated.cluster.model import ClusterModel
-from scalescope.launch.simulation import HOST, CostModel, simulated_placement
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.run_folder import RunFolder
+from tests.simulated.cluster.model import ClusterModel
+from tests.simulated.costs import HOST, CostModel, simulated_placement
 
 __all__ = ["TWO_CORES", "ClusterModel", "CostModel", "FakeLauncher"]
 
@@ -101,7 +101,7 @@ class FakeLauncher:
         given = self._outcomes(trial, launch)
         if given is not None:
             return given
-        simulation = importlib.import_module(f"scalescope.launch.simulated.{trial.benchmark}")
+        simulation = importlib.import_module(f"tests.simulated.benchmarks.{trial.benchmark}")
         outcome: Outcome = simulation.simulate(self._model, trial, launch)
         if outcome.status != "ok":
             return outcome

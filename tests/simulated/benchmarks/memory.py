@@ -2,8 +2,8 @@
 
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
-from scalescope.launch.simulation import CostModel, simulated_record
 from scalescope.results.result import RankRecord
+from tests.simulated.costs import CostModel, simulated_record
 
 
 def simulate(model: CostModel, trial: Trial, launch: int) -> Outcome:

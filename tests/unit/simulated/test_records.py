@@ -13,16 +13,16 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.recordings import arrivals_of, breakdown_of
 from scalescope.experiment.trial import Trial
-from scalescope.launch.simulated import arrivals, comm, train
-from scalescope.launch.simulated.breakdown import simulate
-from scalescope.launch.simulated.cluster.model import ClusterModel, Network
-from scalescope.launch.simulation import CostModel
 from scalescope.launch.validity.breakdown import judge
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.traces import step_parts
 from scalescope.results.traces.summary import TraceSummary
 from tests.builders.requests import ask, flags
 from tests.builders.results import make_result, make_trial
+from tests.simulated.benchmarks import arrivals, comm, train
+from tests.simulated.benchmarks.breakdown import simulate
+from tests.simulated.cluster.model import ClusterModel, Network
+from tests.simulated.costs import CostModel
 
 MODEL = ClusterModel(
     jitter_s=0.001,
@@ -140,9 +140,9 @@ def test_every_rank_records_the_parts_of_the_model_s_step() -> None:
 
 _IMPORTED = """
 import sys
-from scalescope.launch import fake
-from scalescope.launch.simulated import arrivals, comm, train
-from scalescope.launch.simulated.cluster import truth
+from tests.simulated import launcher
+from tests.simulated.benchmarks import arrivals, comm, train
+from tests.simulated.cluster import truth
 print([name for name in sys.modules if name.startswith(("scalescope.analysis", "scalescope.diagnose"))])
 """
 

@@ -10,16 +10,16 @@ import pytest
 
 from scalescope.experiment.expand import expand
 from scalescope.experiment.trial import Trial
-from scalescope.launch.simulated.cluster.model import ClusterModel, Network
-from scalescope.launch.simulated.cluster.timeline import (
+from tests.builders.requests import ask
+from tests.simulated.cluster.model import ClusterModel, Network
+from tests.simulated.cluster.timeline import (
     ClusterStep,
     LaunchNoise,
     Timeline,
     launch_timeline,
     normal_steps,
 )
-from scalescope.launch.simulated.cluster.truth import LossTruth, truth_of
-from tests.builders.requests import ask
+from tests.simulated.cluster.truth import LossTruth, truth_of
 
 SIZE = 100e6
 BARE = Network(fast_latency_s=0.0, card_latency_s=0.0)

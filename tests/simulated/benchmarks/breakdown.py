@@ -3,10 +3,10 @@
 from scalescope.catalog.benchmarks.breakdown import MOST_STEPS
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
-from scalescope.launch.simulated.cluster.model import ClusterModel
-from scalescope.launch.simulation import CostModel, simulated_record
 from scalescope.results.result import RankRecord
 from scalescope.results.traces import step_parts
+from tests.simulated.cluster.model import ClusterModel
+from tests.simulated.costs import CostModel, simulated_record
 
 _FORWARD = 0.3  # of what is computed
 

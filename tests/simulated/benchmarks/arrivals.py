@@ -4,10 +4,10 @@ from scalescope.catalog.benchmarks.arrivals import MOST_STEPS
 from scalescope.experiment.ablations import NO_COMM, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
-from scalescope.launch.simulated.cluster.model import ClusterModel
-from scalescope.launch.simulated.cluster.records import recorded_steps
-from scalescope.launch.simulation import CostModel, simulated_record
 from scalescope.results.result import RankRecord
+from tests.simulated.cluster.model import ClusterModel
+from tests.simulated.cluster.records import recorded_steps
+from tests.simulated.costs import CostModel, simulated_record
 
 
 def simulate(model: CostModel | ClusterModel, trial: Trial, launch: int) -> Outcome:

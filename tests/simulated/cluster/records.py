@@ -6,15 +6,15 @@ from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import NCCL_LOG, Comm
 from scalescope.experiment.ablations import NO_COMM, has_ablation
 from scalescope.experiment.trial import Trial
-from scalescope.launch.simulated.cluster.model import ClusterModel
-from scalescope.launch.simulated.cluster.timeline import (
+from scalescope.results.result import RankRecord
+from tests.simulated.cluster.model import ClusterModel
+from tests.simulated.cluster.timeline import (
     ClusterStep,
     Timeline,
     launch_timeline,
     normal_steps,
 )
-from scalescope.launch.simulation import simulated_record
-from scalescope.results.result import RankRecord
+from tests.simulated.costs import simulated_record
 
 Samples = dict[str, list[float]]
 _DIGITS = 9  # as ranks round them

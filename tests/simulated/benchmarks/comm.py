@@ -4,10 +4,10 @@ from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import Comm
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
-from scalescope.launch.simulated.cluster.model import ClusterModel
-from scalescope.launch.simulated.cluster.records import collective_records, pair_records
-from scalescope.launch.simulation import CostModel, simulated_record
 from scalescope.results.result import RankRecord
+from tests.simulated.cluster.model import ClusterModel
+from tests.simulated.cluster.records import collective_records, pair_records
+from tests.simulated.costs import CostModel, simulated_record
 
 
 def simulate(model: CostModel | ClusterModel, trial: Trial, launch: int) -> Outcome:

@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scalescope.launch.simulated.cluster.model import ClusterModel
+from tests.simulated.cluster.model import ClusterModel
 
 _OPTIMIZER_VARIANCE = 0.1  # of the jitter: ranks do not end their steps at the same time
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from scalescope.experiment.ablations import at_per_rank_batch, has_loader, single_rank_baseline
 from scalescope.experiment.trial import Trial
-from scalescope.launch.simulated.cluster.model import ClusterModel
-from scalescope.launch.simulated.cluster.timeline import ClusterStep, LaunchNoise, Timeline, normal_steps
+from tests.simulated.cluster.model import ClusterModel
+from tests.simulated.cluster.timeline import ClusterStep, LaunchNoise, Timeline, normal_steps
 
 _STEPS_OF_A_LAUNCH = 25
 _RANK_STEPS = 200_000  # to simulate, of all ranks; at least and at most so many steps

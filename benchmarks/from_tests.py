@@ -1,0 +1,23 @@
+"""What benchmarks take from the tests: the launcher whose costs are known, and a training loop as text."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from tests.builders.plain_loop import LoopOptions, plain_loop
+from tests.simulated.cluster.model import ClusterModel, Network
+from tests.simulated.cluster.truth import LossTruth, truth_of
+from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
+
+__all__ = [
+    "TWO_CORES",
+    "ClusterModel",
+    "CostModel",
+    "FakeLauncher",
+    "LoopOptions",
+    "LossTruth",
+    "Network",
+    "plain_loop",
+    "truth_of",
+]
