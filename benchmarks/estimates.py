@@ -21,7 +21,7 @@ from null_watcher import NullWatcher
 from scalescope.experiment.given import Given
 from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.studies.dry_run import estimated_run
-from scalescope.studies.execution import host_of
+from scalescope.studies.prepared import host_of, prepare
 from scalescope.studies.request import Request
 from scalescope.studies.stored import find_study
 
@@ -58,7 +58,7 @@ def estimate(verb: str, settings: dict[str, str]) -> tuple[float, str]:
     request = Request(verb=verb, benchmark=study.benchmark, flags=flags, dry_run=True)
     launcher = LocalLauncher()
     try:
-        plan = study.plan(request, host_of(launcher))
+        plan = prepare(study, request).on(host_of(launcher)).plan
         return estimated_run(plan, began, launcher, NullWatcher())
     finally:
         launcher.close()

@@ -28,6 +28,7 @@ from null_watcher import NullWatcher
 from scalescope.experiment.given import Given
 from scalescope.results.run import Run
 from scalescope.studies.execution import run_study
+from scalescope.studies.prepared import prepare
 from scalescope.studies.request import Request
 from scalescope.studies.scaling.scale import ScaleStudy
 
@@ -132,7 +133,7 @@ def measured(case: Case) -> tuple[Run, Row]:
         }
         launcher = FakeLauncher(case.model, case.model.machine(case.ranks))
         watcher: Any = NullWatcher()
-        report = run_study(ScaleStudy(), Request(verb="scale", flags=flags), launcher, watcher)
+        report = run_study(prepare(ScaleStudy(), Request(verb="scale", flags=flags)), launcher, watcher)
         assert report.run is not None
         return report.run, json.loads(Path(folder, "run", "results.json").read_text(encoding="utf-8"))
 

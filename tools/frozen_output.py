@@ -59,7 +59,7 @@ _MEASURED: dict[str, tuple[str, ...]] = {
     "train-custom": ("train", "--workload=own_model.py:build", "--batch-size=16,64", *_SHORT),
     "train-command": ("train", *_SHORT, "--", "python", "script.py"),
     "train-failed": ("train", "--world-size=2", *_SHORT),
-    "train-budget": ("train", "--batch-size=16,32,64,128", "--budget=9s", *_SHORT),
+    "train-budget": ("train", "--batch-size=16,32,64,128", "--budget=16s", *_SHORT),
     "scale": (
         "scale",
         "--workload=cnn",
@@ -112,8 +112,11 @@ def make(runs: Path) -> None:
     (runs / "script.py").write_text(_SCRIPT)
     (runs / "texts").mkdir(exist_ok=True)
     for name in ("train.csv", "test.csv"):
-        rows = (f"a film as good as number {number} can be,{number % 2}" for number in range(400))
-        (runs / "texts" / name).write_text("\n".join(("text,label", *rows)))
+        rows = (
+            f"a film as good as number {number} can be,{('negative', 'positive')[number % 2]}"
+            for number in range(400)
+        )
+        (runs / "texts" / name).write_text("\n".join(("review,sentiment", *rows)))
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # with torchrun
     for name, (verb, *flags) in _MEASURED.items():
         if (runs / name).exists():

@@ -14,11 +14,13 @@ from typing import Self
 from null_watcher import NullWatcher
 
 from diagnosis.cases import QUICK, Case
+from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.given import Given
 from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.results.run import Run, load_run
 from scalescope.studies.execution import run_study
 from scalescope.studies.plan import Plan
+from scalescope.studies.prepared import prepare
 from scalescope.studies.request import Request
 from scalescope.studies.scaling.scale import ScaleStudy
 from scalescope.studies.study import Host, Study
@@ -47,8 +49,8 @@ class QuickScale(ScaleStudy):
 
     largest_bytes: int = 1 << 22
 
-    def plan(self, request: Request, host: Host) -> Plan:
-        plan = super().plan(request, host)
+    def plan(self, experiment: Experiment, host: Host, *, many: bool = False) -> Plan:
+        plan = super().plan(experiment, host, many=many)
         exchanges = [trial for trial in plan.once if not trial.measures_pairs]
         return dataclasses.replace(
             plan, once=tuple(trial.replace(max_bytes=self.largest_bytes) for trial in exchanges)
@@ -111,7 +113,8 @@ def stored_run(folder: Path, case: Case) -> Run | None:
 
 def measure(study: Study, flags: Mapping[str, object], launcher: LocalLauncher) -> Run:
     """What a verb measures with these flags."""
-    report = run_study(study, request_of(study, flags), launcher, NullWatcher())  # type: ignore[arg-type]
+    prepared = prepare(study, request_of(study, flags))
+    report = run_study(prepared, launcher, NullWatcher())  # type: ignore[arg-type]
     assert report.run is not None
     return report.run
 

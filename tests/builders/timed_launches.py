@@ -10,7 +10,7 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher
 from scalescope.results.run_folder import RunFolder
-from scalescope.studies import campaign
+from scalescope.studies import campaign, prepared
 from tests.simulated.launcher import CostModel, FakeLauncher
 
 LAUNCH_S = 10.0
@@ -30,8 +30,9 @@ class Clock:
 
 
 def campaign_clock(monkeypatch: pytest.MonkeyPatch, clock: Any) -> Any:
-    """The clock, which the campaign reads from now on."""
-    monkeypatch.setattr(campaign, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    """The clock, which planning and the campaign read from now on."""
+    for module in (campaign, prepared):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     return clock
 
 

@@ -22,6 +22,7 @@ from scalescope.report.section import Section
 from scalescope.report.tuning.code import code_section
 from scalescope.results.run import Run, load_run
 from scalescope.studies.execution import run_study
+from scalescope.studies.prepared import prepare
 from scalescope.studies.report import ReportOptions, gather, page_of, report
 from scalescope.studies.stored import explain, find_study, present, study_of
 from scalescope.studies.tuning.levers import find_levers
@@ -163,7 +164,7 @@ def test_the_verb_is_listed_and_has_help() -> None:
 def test_the_verb_runs_and_its_stored_run_is_found_again() -> None:
     kind: Any = find_study("drift")
     asked = request("drift", world_size=2, strategy="flat_ddp", clip_norm=1, repeats=3)
-    shown = run_study(kind(), asked, FakeLauncher(_MODEL), RecordingWatcher())
+    shown = run_study(prepare(kind(), asked), FakeLauncher(_MODEL), RecordingWatcher())
     assert shown.exit_code == 0
     assert shown.path is not None
     run = load_run(shown.path)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from scalescope.cli import measuring
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import RunFolder
+from scalescope.studies import running
 from scalescope.studies.runs import resuming
 from tests.builders.calling import called
 from tests.builders.studies import scale, train
@@ -30,7 +30,7 @@ Cli = Callable[..., SimpleNamespace]
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
     """The command line; what it launches is simulated, and pages have no drawings."""
-    monkeypatch.setattr(measuring, "_local_launcher", lambda *_: FakeLauncher(MODEL))
+    monkeypatch.setattr(running, "_launcher_for", lambda *_: FakeLauncher(MODEL))
     monkeypatch.setattr(resuming, "machine_here", dict)
     monkeypatch.setattr("scalescope.report.render.page.svg_for_page", lambda figure: "<svg></svg>")
 

@@ -11,11 +11,10 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.results.other_load import OtherLoad
 from scalescope.studies.dry_run import estimated_run
-from scalescope.studies.execution import host_of
 from scalescope.studies.study import Report
 from scalescope.studies.training.train import TrainStudy
 from tests.builders.results import make_result
-from tests.builders.studies import train
+from tests.builders.studies import plan_of, train
 from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask
@@ -98,7 +97,7 @@ def test_steps_that_cannot_be_timed_are_noted() -> None:
 def seconds_of(launcher: FakeLauncher, **asked: Any) -> float:
     study = TrainStudy()
     request = ask("train", output_dir=None, dry_run=True, **asked)
-    plan = study.plan(request, host_of(launcher))
+    plan = plan_of(study, request, launcher)
     return estimated_run(plan, None, launcher, RecordingWatcher())[0]
 
 
@@ -117,7 +116,7 @@ def test_other_load_makes_runs_longer() -> None:
 def test_what_is_stored_is_not_made_again() -> None:
     asked: dict[str, Any] = {"batch_size": 4096, "steps_per_epoch": 100, "repeats": 4}
     launcher = FakeLauncher(CostModel(), dataclasses.replace(TWO_CORES, core_flops_per_s=1e9))
-    plan = TrainStudy().plan(ask("train", **asked), host_of(launcher))
+    plan = plan_of(TrainStudy(), ask("train", **asked), launcher)
     trial = plan.trials[0]
     done = [
         dataclasses.replace(make_result(trial, [[1.0] * 95], launch=launch), duration_s=100.0)

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.run import Run, load_run
 from scalescope.studies.execution import run_study
 from scalescope.studies.plan import Launch, Plan
-from scalescope.studies.request import Request
+from scalescope.studies.prepared import prepare
 from scalescope.studies.study import Host, Interim, InterimRow
 from scalescope.studies.training.train import TrainStudy
 from scalescope.studies.watcher import Budget
@@ -33,8 +34,8 @@ class BatchSearch(TrainStudy):
     limits_s: tuple[float | None, ...] = (None, None, None)
     _waiting: list[Launch] = dataclasses.field(default_factory=list)
 
-    def plan(self, request: Request, host: Host) -> Plan:
-        plan = super().plan(request, host)
+    def plan(self, experiment: Experiment, host: Host, *, many: bool = False) -> Plan:
+        plan = super().plan(experiment, host, many=many)
         for trial, limit_s in zip(plan.trials, self.limits_s, strict=True):
             self._waiting.append(Launch(trial, at_most_s=limit_s, label=f"trying {_name(trial)}"))
         return dataclasses.replace(plan, chosen=())
@@ -55,9 +56,8 @@ def _name(trial: Trial) -> str:
 
 def searched(study: BatchSearch, launcher: FakeLauncher | None = None, **asked: Any) -> RecordingWatcher:
     watcher = RecordingWatcher()
-    run_study(
-        study, ask("train", batch_size=BATCHES, **asked), launcher or FakeLauncher(CostModel()), watcher
-    )
+    prepared = prepare(study, ask("train", batch_size=BATCHES, **asked))
+    run_study(prepared, launcher or FakeLauncher(CostModel()), watcher)
     return watcher
 
 

@@ -17,6 +17,7 @@ from scalescope.results.old_formats import request_of_comment
 from scalescope.results.result import Result, Stage
 from scalescope.results.run import load_run
 from scalescope.studies.execution import run_study
+from scalescope.studies.prepared import prepare
 from scalescope.studies.report import ReportOptions, gather
 from scalescope.studies.request import Request
 from scalescope.studies.stored import find_study, present
@@ -218,7 +219,7 @@ def resumed(folder: Path, study: Study, lost: tuple[Result, ...] = ()) -> tuple[
     launcher = FakeLauncher(CostModel(), Machine.from_json(environment["machine"]), again)
     flags = {"output_dir": (Given(str(folder), "--output-dir"),)}
     request = Request(verb=study.verb, benchmark=study.benchmark, flags=flags, resume=True)
-    report = run_study(study, request, launcher, watcher)
+    report = run_study(prepare(study, request), launcher, watcher)
     return report, sorted(map(place_of, watcher.results))
 
 

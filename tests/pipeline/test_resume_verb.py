@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from scalescope.cli import measuring
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import RunFolder
+from scalescope.studies import running
 from scalescope.studies.runs import resuming
 from tests.builders.calling import called
 from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
@@ -63,7 +63,7 @@ class Launchers:
 @pytest.fixture
 def launchers(monkeypatch: pytest.MonkeyPatch) -> Launchers:
     launchers = Launchers()
-    monkeypatch.setattr(measuring, "_local_launcher", launchers)
+    monkeypatch.setattr(running, "_launcher_for", launchers)
     monkeypatch.setattr(resuming, "machine_here", dict)
     monkeypatch.setattr("scalescope.studies.report.page_of", lambda run: "")
     return launchers

@@ -13,9 +13,9 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import Result
 from scalescope.results.run_folder import RunFolder
-from scalescope.studies.execution import host_of
 from scalescope.studies.plan import Plan
-from scalescope.studies.scaling.scale import plan_scaling, powers_of_two_to
+from scalescope.studies.scaling.scale import ScaleStudy, powers_of_two_to
+from tests.builders.studies import plan_of as planned
 from tests.builders.studies import scale
 from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
@@ -32,7 +32,7 @@ def true_step_s(ranks: int, batch: int) -> float:
 
 def plan_of(**settings: Any) -> Plan:
     request = ask("scale", **settings)
-    return plan_scaling(request, request.experiment({"repeats": 5}), host_of(FakeLauncher(MODEL)))
+    return planned(ScaleStudy(), request, FakeLauncher(MODEL))
 
 
 def test_without_noise_the_numbers_are_exact() -> None:
@@ -160,7 +160,7 @@ def test_the_plan_adds_baselines_and_runs_without_communication() -> None:
 def test_the_default_sweep_covers_the_machine() -> None:
     many = dataclasses.replace(TWO_CORES, cores=64)
     request = ask("scale")
-    trials = plan_scaling(request, request.experiment({}), host_of(FakeLauncher(MODEL, many))).trials
+    trials = planned(ScaleStudy(), request, FakeLauncher(MODEL, many)).trials
     assert {trial.world_size for trial in trials} == {1, 2, 4}
     assert len({trial.rank_batch_size for trial in trials}) == 2
     assert {trial.world_size for trial in plan_of().trials} == {1, 2}

@@ -11,6 +11,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, RanksLost
 from scalescope.results.run import load_run
 from scalescope.studies.campaign import missing_launches
+from scalescope.studies.prepared import prepare
 from scalescope.studies.request import Request
 from scalescope.studies.scaling.scale import ScaleStudy
 from scalescope.studies.stored import present, recorded_host
@@ -33,7 +34,7 @@ def _step(launch: int, launcher: FakeLauncher | None = None, request: Request | 
 def _collect() -> tuple[Report, int]:
     """What the stored run shows, and how many launches are missing."""
     host = recorded_host(Path("run"), repeatable=False, ranks=2)
-    planned = ScaleStudy().plan(ask("scale", **_ASKED), host).launches()
+    planned = prepare(ScaleStudy(), ask("scale", **_ASKED)).on(host).plan.launches()
     run = load_run("run")
     return present(run), missing_launches(planned, run)
 

@@ -14,13 +14,14 @@ from scalescope.errors import BadInput, CannotRun, Interrupted
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch.slurm import queue as slurm
 from scalescope.results.run_record import RunEnd, read_run_record, write_run_record
+from scalescope.studies.prepared import prepare
 from scalescope.studies.scaling.scale import ScaleStudy
 from scalescope.studies.slurm import job as slurm_run
 from scalescope.studies.slurm import queue as slurm_queue
 from scalescope.studies.slurm.job import run_on_slurm
-from scalescope.studies.slurm.slurm_request import SlurmRun, is_slurm_run, prepare
+from scalescope.studies.slurm.slurm_request import SlurmRun, is_for_slurm
 from scalescope.studies.study import Report
-from tests.builders.studies import scale
+from tests.builders.studies import job_of, scale
 from tests.pipeline.recording import RecordingWatcher, ask, folder_alone
 from tests.simulated.launcher import CostModel, FakeLauncher
 
@@ -62,7 +63,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> MadeUpSlurm:
 
 
 def _prepared(**asked: Any) -> SlurmRun:
-    return prepare(ScaleStudy(), ask("scale", **(asked or _ASKED)), _FLAGS, ())
+    return job_of(ScaleStudy(), ask("scale", **(asked or _ASKED)), _FLAGS, ())
 
 
 def _step(launch: int) -> str:
@@ -123,14 +124,14 @@ def test_a_job_that_ends_well_is_shown_as_if_it_had_run_here(made_up: MadeUpSlur
         _run(_prepared())
     other = ask("scale", **{**_ASKED, "batch_size": 64}, resume=True)
     with pytest.raises(BadInput, match="different settings: batch_size"):
-        prepare(ScaleStudy(), other, _FLAGS, ())
+        job_of(ScaleStudy(), other, _FLAGS, ())
 
 
 def test_strict_holds_for_jobs(made_up: MadeUpSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm_run, "is_unstable", lambda run: True)
     made_up.states = [lambda: _step(0), lambda: _step(1)]
     strict = dataclasses.replace(ask("scale", **_ASKED), strict=True)
-    assert _run(prepare(ScaleStudy(), strict, _FLAGS, ())).exit_code == 6
+    assert _run(job_of(ScaleStudy(), strict, _FLAGS, ())).exit_code == 6
 
 
 def test_results_of_a_failed_job_are_shown_and_resume_submits_the_rest(made_up: MadeUpSlurm) -> None:
@@ -144,14 +145,14 @@ def test_results_of_a_failed_job_are_shown_and_resume_submits_the_rest(made_up: 
     assert "--resume submits them. Its error: cores differ (log: " in note
 
     again = folder_alone(ask("scale", resume=True))
-    assert is_slurm_run(again)
+    assert is_for_slurm(prepare(ScaleStudy(), again), {}, (), is_rank=False)
     made_up.states = ["NODE_FAIL|None", "RUNNING|None", "FAILED|None"]
     watcher = RecordingWatcher()
-    _run(prepare(ScaleStudy(), again, {}, ()), watcher)
+    _run(job_of(ScaleStudy(), again, {}, ()), watcher)
     assert not any("cores differ" in note for note in watcher.notes)  # the error of the earlier job
 
     made_up.states = ["FAILED|None", "RUNNING|None", lambda: _step(1)]
-    resumed = prepare(ScaleStudy(), again, {}, ())
+    resumed = job_of(ScaleStudy(), again, {}, ())
     assert resumed.job.nodes == 2  # as it was asked for when the run began
     watcher = RecordingWatcher()
     assert _run(resumed, watcher).exit_code == 0
@@ -169,7 +170,7 @@ def test_resume_follows_a_job_that_is_still_running(made_up: MadeUpSlurm, number
     assert "job 17 goes on" in stopped.value.kept
     assert made_up.cancelled == []
     made_up.states = ["RUNNING|None", lambda: _step(1)]
-    resumed = prepare(ScaleStudy(), ask("scale", **_ASKED, resume=True), _FLAGS, ())
+    resumed = job_of(ScaleStudy(), ask("scale", **_ASKED, resume=True), _FLAGS, ())
     assert _run(resumed).exit_code == 0
     assert len(made_up.submitted) == 1
 
@@ -209,22 +210,22 @@ def test_a_job_that_could_not_be_cancelled_is_not_reported_as_cancelled(made_up:
 def test_a_submission_that_failed_can_be_repeated(made_up: MadeUpSlurm) -> None:
     made_up.failing = {"sbatch": "Invalid partition"}
     with pytest.raises(CannotRun, match="Invalid partition"):
-        _run(prepare(ScaleStudy(), ask("scale", **_ASKED), _FLAGS, ("module load a",)))
+        _run(job_of(ScaleStudy(), ask("scale", **_ASKED), _FLAGS, ("module load a",)))
     assert "job_id" not in json.loads(Path("run/slurm/job.json").read_text())
     with pytest.raises(CannotRun, match="Invalid partition"):  # the folder is as good as new
-        _run(prepare(ScaleStudy(), ask("scale", **_ASKED), _FLAGS, ("module load b",)))
+        _run(job_of(ScaleStudy(), ask("scale", **_ASKED), _FLAGS, ("module load b",)))
     made_up.failing = {}
     made_up.states = [lambda: _step(0), lambda: _step(1)]
     bare = folder_alone(ask("scale", resume=True))
-    assert is_slurm_run(bare)
-    again = prepare(ScaleStudy(), bare, {}, ())
+    assert is_for_slurm(prepare(ScaleStudy(), bare), {}, (), is_rank=False)
+    again = job_of(ScaleStudy(), bare, {}, ())
     assert (again.job.nodes, again.job.setup) == (2, ("module load b",))
     submitted = len(made_up.submitted)
     with pytest.raises(BadInput, match=r"stores shell text \(setup\).*--trust"):
         _run(again)
     assert len(made_up.submitted) == submitted
     trusting = dataclasses.replace(bare, trust=True)
-    assert _run(prepare(ScaleStudy(), trusting, {}, ())).exit_code == 0
+    assert _run(job_of(ScaleStudy(), trusting, {}, ())).exit_code == 0
 
 
 _SITE = 'for launch in {launches}; do srun {command} --only-launch="$launch"; done  # '
@@ -237,21 +238,21 @@ def test_resume_in_another_directory_uses_the_files_of_the_first_start(
     Path("site.sh").write_text(f"{_SITE}first\n")
     flags = {**_FLAGS, "slurm_template": (Given("site.sh", "--slurm-template"),)}
     made_up.states = [lambda: _step(0)]
-    _run(prepare(ScaleStudy(), ask("scale", **_ASKED), flags, ()))
+    _run(job_of(ScaleStudy(), ask("scale", **_ASKED), flags, ()))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
     Path("site.sh").write_text(f"{_SITE}second\n")
     bare = ask("scale", resume=True)
     bare = dataclasses.replace(bare, flags={"output_dir": (Given(str(begun / "run"), "--output-dir"),)})
-    stored = prepare(ScaleStudy(), bare, {}, ())
+    stored = job_of(ScaleStudy(), bare, {}, ())
     assert stored.job.directory == begun
     assert stored.script.endswith("# first\n")
     assert stored.stored_shell_text == ("template",)
-    assert prepare(ScaleStudy(), bare, flags, ()).stored_shell_text == ()  # named anew
-    assert prepare(ScaleStudy(), bare, flags, ()).script.endswith("# second\n")
+    assert job_of(ScaleStudy(), bare, flags, ()).stored_shell_text == ()  # named anew
+    assert job_of(ScaleStudy(), bare, flags, ()).script.endswith("# second\n")
     ours = {"slurm_template": (Given("none", "--slurm-template"),)}
-    assert prepare(ScaleStudy(), bare, ours, ()).script.startswith("#!/bin/bash\n#SBATCH --job-name=")
+    assert job_of(ScaleStudy(), bare, ours, ()).script.startswith("#!/bin/bash\n#SBATCH --job-name=")
 
 
 def test_a_job_that_measured_nothing_shows_its_error(made_up: MadeUpSlurm) -> None:
@@ -263,7 +264,7 @@ def test_a_job_that_measured_nothing_shows_its_error(made_up: MadeUpSlurm) -> No
     with pytest.raises(
         CannotRun, match=r"job 18 ended \(failed\) and measured nothing: torch 2.1 is too old"
     ):
-        _run(prepare(ScaleStudy(), ask("scale", **_ASKED, resume=True), _FLAGS, ()))
+        _run(job_of(ScaleStudy(), ask("scale", **_ASKED, resume=True), _FLAGS, ()))
 
 
 def test_of_a_job_that_never_measured_the_error_of_its_step_is_shown(made_up: MadeUpSlurm) -> None:
@@ -339,7 +340,7 @@ def test_a_job_of_one_task_starts_ranks_of_its_own(made_up: MadeUpSlurm) -> None
 
     made_up.states = [step]
     watcher = RecordingWatcher()
-    report = _run(prepare(ScaleStudy(), ask("scale", **asked), {"launcher": _FLAGS["launcher"]}, ()), watcher)
+    report = _run(job_of(ScaleStudy(), ask("scale", **asked), {"launcher": _FLAGS["launcher"]}, ()), watcher)
     assert report.exit_code == 0
     assert not any("missing" in note for note in watcher.notes)
     assert report.run is not None
@@ -356,7 +357,7 @@ def test_a_spent_budget_is_noted_and_the_next_job_has_its_own(made_up: MadeUpSlu
     report = _run(run, watcher)
     assert (report.exit_code, any("missing" in note for note in watcher.notes)) == (0, True)
     assert any("The budget of 3600 s" in note for note in watcher.notes)
-    again = prepare(ScaleStudy(), ask("scale", **_ASKED, budget="1h", resume=True), _FLAGS, ())
+    again = job_of(ScaleStudy(), ask("scale", **_ASKED, budget="1h", resume=True), _FLAGS, ())
     (later,) = (word for word in again.job.command if word.startswith("--budget-since="))
     assert later > since
     assert not any("--budget-since" in word for word in _prepared().job.command)
@@ -425,7 +426,7 @@ def test_shell_text_that_a_folder_stores_is_submitted_by_the_users_word_alone(
     Path("run/slurm/job.json").write_text(json.dumps({**record, **stored, "flags": flags}))
     bare = folder_alone(ask("scale", resume=True))
 
-    resumed = prepare(ScaleStudy(), bare, {}, ())
+    resumed = job_of(ScaleStudy(), bare, {}, ())
     made_up.states = ["FAILED|None"]
     with pytest.raises(BadInput, match="--trust"):
         _run(resumed)
@@ -437,11 +438,11 @@ def test_shell_text_that_a_folder_stores_is_submitted_by_the_users_word_alone(
 def test_a_job_that_is_still_there_is_followed_without_trust(made_up: MadeUpSlurm) -> None:
     made_up.states = [Interrupted(signal.SIGHUP)]
     with pytest.raises(Interrupted):
-        _run(prepare(ScaleStudy(), ask("scale", **_ASKED), _FLAGS, ("module load b",)))
+        _run(job_of(ScaleStudy(), ask("scale", **_ASKED), _FLAGS, ("module load b",)))
     made_up.states = ["RUNNING|None", lambda: _step(0), lambda: _step(1)]
     bare = folder_alone(ask("scale", resume=True))
 
-    assert _run(prepare(ScaleStudy(), bare, {}, ())).exit_code == 0
+    assert _run(job_of(ScaleStudy(), bare, {}, ())).exit_code == 0
     assert len(made_up.submitted) == 1
 
 

@@ -12,11 +12,10 @@ from scalescope.experiment.machine import Gpu
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
 from scalescope.launch.launcher import Outcome
-from scalescope.studies.execution import host_of
 from scalescope.studies.report import page_of
 from scalescope.studies.request import Request
 from scalescope.studies.scaling.run import RunStudy
-from tests.builders.studies import standard_run
+from tests.builders.studies import plan_of, standard_run
 from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, summary_of
@@ -154,7 +153,7 @@ def planned(settings: Mapping[str, str], **options: Any) -> list[Trial]:
     flags = {
         name: tuple(Given(text, f"--{name}") for text in texts.split(",")) for name, texts in settings.items()
     }
-    plan = RunStudy(**options).plan(Request(verb="run", flags=flags), host_of(FakeLauncher(MODEL)))
+    plan = plan_of(RunStudy(**options), Request(verb="run", flags=flags), FakeLauncher(MODEL))
     return [trial for trial in plan.trials if trial.benchmark == "train"]
 
 

@@ -19,11 +19,11 @@ from scalescope.results.run import load_run
 from scalescope.results.run_record import is_unfinished
 from scalescope.studies.request import Request
 from scalescope.studies.slurm.job import run_on_slurm
-from scalescope.studies.slurm.slurm_request import SlurmRun, prepare
+from scalescope.studies.slurm.slurm_request import SlurmRun
 from scalescope.studies.stored import present
 from scalescope.studies.study import Report
 from scalescope.studies.tuning.tune import TuneStudy
-from tests.builders.studies import tune
+from tests.builders.studies import job_of, tune
 from tests.builders.timed_launches import LAUNCH_S, Clock, Factors, campaign_clock
 from tests.simulated.launcher import TWO_CORES, FakeLauncher
 
@@ -377,7 +377,7 @@ _FLAGS = {"launcher": (Given("slurm", "--launcher"),), "nodes": (Given("2", "--n
 
 
 def _job(**asked: Any) -> SlurmRun:
-    return prepare(TuneStudy(levers=SEARCHED), ask("tune", **asked), _FLAGS, ())
+    return job_of(TuneStudy(levers=SEARCHED), ask("tune", **asked), _FLAGS, ())
 
 
 def _steps(clock: Clock, most: int = 200) -> str:
@@ -416,6 +416,6 @@ def test_a_job_that_ends_before_its_search_is_readable_and_continued(
     again = ask("tune", resume=True)
     again = dataclasses.replace(again, flags={"output_dir": again.flags["output_dir"]})
     made_up.states = ["NODE_FAIL|None", lambda: _steps(clock)]
-    resumed = prepare(TuneStudy(levers=SEARCHED), again, {}, ())
+    resumed = job_of(TuneStudy(levers=SEARCHED), again, {}, ())
     assert run_on_slurm(resumed, RecordingWatcher()).exit_code == 0
     assert tuning_in()["recommended"] is True

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from scalescope.catalog.workloads.custom import ARGUMENTS
 from scalescope.results.run_folder import EXPERIMENT
-from scalescope.studies.execution import host_of
+from scalescope.studies.prepared import host_of, prepare
 from tests.builders.requests import with_gpus
 from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
@@ -50,7 +50,7 @@ def test_every_case_can_be_planned(ranks: int, tmp_path: Path) -> None:
     for case in (case for case in ALL if case.ranks == ranks):
         study = measuring.study_of(case)
         request = measuring.request_of(study, measuring.flags_of(case, tmp_path))
-        plan = study.plan(request, host_of(FakeLauncher(CostModel())))
+        plan = prepare(study, request).on(host_of(FakeLauncher(CostModel()))).plan
         assert {trial.world_size for trial in plan.trials} == {1, ranks}, case
         assert not any(trial.measures_pairs for trial in plan.once), case
 
@@ -71,7 +71,7 @@ def test_every_gpu_case_can_be_planned(fixed: bool, tiny: bool) -> None:
     study = measuring.TrainStudy()
     for case in GPU_CASES:
         flags = case.flags(measuring.WORKLOADS, fixed=fixed, tiny=tiny)
-        plan = study.plan(measuring.request_of(study, flags), host)
+        plan = prepare(study, measuring.request_of(study, flags)).on(host).plan
         assert {trial.world_size for trial in plan.trials} == {case.ranks}, case
         assert case.expected
 

@@ -14,16 +14,18 @@ from scalescope.api.call import Call
 from scalescope.api.functions import reference_of
 from scalescope.api.results import StoredRun
 from scalescope.api.settings import entries_of
-from scalescope.cli.measuring import with_ranks
-from scalescope.cli.progress import TerminalWatcher
 from scalescope.errors import BadInput, Interrupted, ScalescopeError
 from scalescope.experiment.given import Entries, Given
 from scalescope.experiment.trial import Trial
 from scalescope.launch.attached.rank_context import rank_context
+from scalescope.progress.terminal import TerminalWatcher
 from scalescope.report.section import Section
 from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import Result
+from scalescope.studies.prepared import prepare
 from scalescope.studies.request import Request
+from scalescope.studies.running import run_here
+from scalescope.studies.runs.resuming import to_continue
 from scalescope.studies.study import Interim, Study
 from scalescope.studies.watcher import Budget
 
@@ -47,27 +49,21 @@ def _measured(study: Study, call: Call, result_type: type[RunType]) -> RunType:
             f"scalescope.{study.verb}() starts ranks by itself and cannot be called under torchrun or srun; "
             f"run the script with python, or use the command scalescope {study.verb} there"
         )
-    request = _request_of(study, call)
-    if request.resume:
-        from scalescope.studies.runs.resuming import refuse_from_files
-        from scalescope.studies.runs.trust import refuse_untrusted
-
-        request = request.with_run_to_resume()
-        if request.takes_stored_request:
-            refuse_untrusted(request.folder_to_resume, trusted=request.trust)
-        refuse_from_files(study, request)
+    prepared = prepare(study, _request_of(study, call))  # bad input is refused before torch is loaded
+    if prepared.request.resume:
+        prepared = to_continue(prepared)
     with _stoppable(), _watcher_of(study, call) as watcher:
-        report = with_ranks(study, request, None, watcher)
+        report = run_here(prepared, None, watcher)
     assert report.run is not None  # only dry runs and shares of a run have none
     return result_type(run=report.run, measured=report, notes=tuple(watcher.notes))
 
 
 def _request_of(study: Study, call: Call) -> Request:
-    """The request that the command line would make; bad input is refused here, before torch is loaded."""
+    """The request that the command line would make."""
     given = dict(call.settings)
     switches = {name: bool(given.pop(name, False)) for name in _SWITCHES}
     flags = {**entries_of(study, given, (*call.options, *_SWITCHES)), **_workload(call)}
-    request = Request(
+    return Request(
         verb=study.verb,
         benchmark=study.benchmark,
         flags=flags,
@@ -77,8 +73,6 @@ def _request_of(study: Study, call: Call) -> Request:
         yes=switches["yes"],
         trust=switches["trust"],
     )
-    request.experiment({})
-    return request
 
 
 def _workload(call: Call) -> Entries:

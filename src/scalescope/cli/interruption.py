@@ -4,12 +4,11 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from scalescope.cli.main import leave_at_once
-from scalescope.errors import Interrupted, ScalescopeError
+from scalescope.cli.leaving import leave_at_once
+from scalescope.errors import Interrupted
 
 _SHOW_CURSOR = b"\x1b[?25h"
 # SIGUSR1 is how schedulers warn a job that its time is up or that it is preempted.
@@ -49,27 +48,3 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def time_limit(seconds: float | None, error: ScalescopeError) -> Iterator[None]:
-    """Raise `error` where the main thread is, if it is still inside after so long; None is no limit.
-
-    Other threads get no alarm, so there only a limit that has passed already is one.
-    """
-    if seconds is not None and seconds <= 0.0:
-        raise error
-    if seconds is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        raise error
-
-    before = signal.signal(signal.SIGALRM, handle)
-    alarm = signal.setitimer(signal.ITIMER_REAL, seconds)  # one that somebody else has set
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, *alarm)
-        signal.signal(signal.SIGALRM, before)

@@ -7,11 +7,7 @@ import os
 import signal
 import sys
 
-TYPE_CHECKING = False  # as in typing, without importing it
-if TYPE_CHECKING:
-    from types import FrameType
-
-_INTERRUPTED = 128 + signal.SIGINT
+from scalescope.cli.leaving import leave_at_once
 
 
 def main() -> None:
@@ -30,11 +26,3 @@ def main() -> None:
         run_verb()
     print(text)
     sys.exit(code_after_output(0))
-
-
-def leave_at_once(number: int, frame: "FrameType | None") -> None:
-    """End the process where nothing has begun, or all is done: no traceback, whatever is being imported."""
-    try:
-        os.write(2, b"scalescope: stopped by SIGINT\n")
-    finally:
-        os._exit(_INTERRUPTED)

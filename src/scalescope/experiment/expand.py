@@ -13,7 +13,6 @@ from scalescope.catalog.setting import for_device, settings_of
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.machines.emulation import emulation_notes
 from scalescope.experiment.trial import Trial, Value
 
 MOST_TRIALS = 10_000
@@ -47,7 +46,6 @@ def expand(experiment: Experiment, machine: Machine, *, many: bool = False) -> E
     _check_all_used(experiment, used)
     chosen = tuple(trials.values())
     filled = _fill_from_trials(resolved, chosen)
-    notes += emulation_notes(chosen, machine)
     return Expansion(trials=chosen, experiment=filled, notes=tuple(notes))
 
 

@@ -2,7 +2,7 @@
 
 import importlib
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -69,6 +69,10 @@ class Launcher(Protocol):
 
     def outlook(self, devices: Sequence[str]) -> Machine | None:
         """What is known of the machine before torch is loaded; None where that is too little."""
+        ...
+
+    def expect(self, trials: Iterable[Trial]) -> None:
+        """Say what will be launched, before the machine is asked for."""
         ...
 
     def machine(self) -> Machine:

@@ -23,7 +23,7 @@ from scalescope.results.run import earlier_results, load_run
 from scalescope.results.run_folder import DEFAULT_ROOT, RunFolder
 from scalescope.studies.campaign import DISTURBED_IN_A_ROW, KEPT
 from scalescope.studies.plan import Plan
-from scalescope.studies.request import Request
+from scalescope.studies.prepared import Prepared
 from scalescope.studies.study import Report
 from scalescope.studies.watcher import CampaignWatcher
 
@@ -36,8 +36,9 @@ _WARMUP_STEPS, _TIMED_STEPS = 3, 2  # of an own workload, to know how long its s
 _TIMING_LIMIT_S = 30.0  # a step that takes longer is not waited for
 
 
-def only_planned(plan: Plan, request: Request, launcher: Launcher, watcher: CampaignWatcher) -> Report:
+def only_planned(prepared: Prepared, launcher: Launcher, watcher: CampaignWatcher) -> Report:
     """What --dry-run shows: the trials and how long they take."""
+    plan, request = prepared.plan, prepared.request
     if plan.preview:
         return Report(sections=plan.preview)
     if plan.continues:

@@ -5,6 +5,7 @@ import dataclasses
 import shlex
 import signal
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import yaml
 from scalescope.analysis.other_load import load_text
 from scalescope.catalog.workloads.custom import file_of
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted, ScalescopeError, StorageError
+from scalescope.experiment.machines.emulation import emulation_notes
 from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
 from scalescope.experiment.yaml_file import read_experiment_file
 from scalescope.launch.launcher import Launcher, RanksLost
@@ -22,7 +24,7 @@ from scalescope.report.results_json import measured_json
 from scalescope.results.files import to_text
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.provenance import WorkloadFile, sha256_of, workload_files
-from scalescope.results.run import load_run
+from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import (
     DEFAULT_ROOT,
     ENVIRONMENT,
@@ -46,14 +48,13 @@ from scalescope.studies.campaign import nothing_finished_note, run_campaign
 from scalescope.studies.environment import continued_environment, environment_record
 from scalescope.studies.flags import deciding_flags
 from scalescope.studies.plan import Plan
+from scalescope.studies.prepared import Prepared, planned_here
 from scalescope.studies.presenting import is_unstable, report_of
-from scalescope.studies.refusal import refuse_before_torch, refuse_impossible
 from scalescope.studies.report import PAGE
 from scalescope.studies.request import Request
 from scalescope.studies.runs.predicting import remember_predictions
 from scalescope.studies.runs.run_history import remember_run
-from scalescope.studies.stored import check_of_ranks
-from scalescope.studies.study import Host, Report, Study
+from scalescope.studies.study import Report, Study
 from scalescope.studies.watcher import CampaignWatcher
 
 # What may differ between the command that began a run and the one that continues it.
@@ -73,99 +74,97 @@ _MAY_DIFFER = (
 )
 
 
-def run_study(study: Study, request: Request, launcher: Launcher, watcher: CampaignWatcher) -> Report:
+def run_study(prepared: Prepared, launcher: Launcher, watcher: CampaignWatcher) -> Report:
     """Plan, measure, and present what is stored then."""
-    request = request.with_run_to_resume()
-    refuse_before_torch(study, request, launcher)
-    host = host_of(launcher, new_ranks=request.only_next)
-    plan = study.plan(request, host)
-    refuse_impossible(plan)
-    if request.is_shared:
-        request, plan = _shared(request, plan)
-    elif not launcher.repeatable:
-        plan = _launched_once(plan)
-    plan = dataclasses.replace(plan, started_s=request.started_s)
-    for note in plan.notes:
+    prepared = planned_here(prepared, launcher)
+    request, plan = prepared.request, prepared.plan
+    for note in (*plan.notes, *emulation_notes(plan.all_trials, plan.machine)):
         watcher.noted(note)
-    if plan.preface:
-        watcher.shown(plan.preface)
+    if preface := prepared.study.preface(plan):
+        watcher.shown(preface)
     if request.dry_run:
         from scalescope.studies.dry_run import only_planned
 
-        return only_planned(plan, request, launcher, watcher)
+        return only_planned(prepared, launcher, watcher)
+    assert prepared.host is not None
     for trial in plan.all_trials:
-        host.check(trial)
+        prepared.host.check(trial)
     for note in _changed_workloads(request, plan):
         watcher.noted(note)
     load = launcher.other_load()
     if load.is_present:
         watcher.noted(_load_note(load, is_repeated=not request.only_next))
-    folder, plan = _open_folder(study, request, plan)
+    folder, plan = _open_folder(prepared)
     try:
-        record = _begin(study, request, plan, launcher, folder, load)
-        notes, end = run_campaign(plan, launcher, folder, watcher, study)
-        if end is None:  # and none is stored: other commands go on
-            return Report(sections=())
-        # What is shown now is what a reader of the folder will see, who knows why the run ended.
-        write_run_record(folder.path, dataclasses.replace(record, end=end))
-        run = load_run(folder.path)
-        folder.write(RESULTS, to_text(measured_json(run)))  # before anything that may fail on it
-        report = study.present(run)
-        report, unwritten = write_files(report, folder)
-        end = dataclasses.replace(end, failed=_failed(study, report))
-        write_run_record(folder.path, dataclasses.replace(record, end=end))
+        record = _begin(prepared, plan, launcher, folder, load)
+        measured = _measured(prepared.study, plan, launcher, folder, watcher, record)
     except BaseException as error:
-        _save_what_is_there(study, error, folder)
+        _save_what_is_there(prepared.study, error, folder)
         _add_resume_command(error, folder.path)
         raise
     finally:
         folder.close()
+    if measured is None:  # other commands go on
+        return Report(sections=())
+    return _concluded(measured, request, watcher)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """What a campaign left: the report of the run, why it ended, and what has to be said."""
+
+    study: Study
+    report: Report
+    run: Run
+    end: RunEnd
+    notes: tuple[str, ...]
+
+
+def _measured(
+    study: Study,
+    plan: Plan,
+    launcher: Launcher,
+    folder: RunFolder,
+    watcher: CampaignWatcher,
+    record: RunRecord,
+) -> _Measured | None:
+    """Launch what is planned and present what is stored then; None where other commands go on."""
+    notes, end = run_campaign(plan, launcher, folder, watcher, study)
+    if end is None:
+        return None
+    # What is shown now is what a reader of the folder will see, who knows why the run ended.
+    write_run_record(folder.path, dataclasses.replace(record, end=end))
+    run = load_run(folder.path)
+    folder.write(RESULTS, to_text(measured_json(run)))  # before anything that may fail on it
+    report, unwritten = write_files(study.present(run), folder)
     assert report.run is not None
-    remember_run(report.run)
-    unwritten += remember_predictions(report.run)
-    if end.why == "budget" and all(result.stopped_by == "budget" for result in report.run.results):
-        raise CannotRun(nothing_finished_note(end, folder.path))
-    for note in (*notes, *disturbance_lines(report.run), *unwritten, *report.run.warnings):
+    end = dataclasses.replace(end, failed=_failed(study, report.run))
+    write_run_record(folder.path, dataclasses.replace(record, end=end))
+    return _Measured(study=study, report=report, run=report.run, end=end, notes=(*notes, *unwritten))
+
+
+def _concluded(measured: _Measured, request: Request, watcher: CampaignWatcher) -> Report:
+    """The report with what is remembered and said about the run, and its exit code."""
+    report, run = measured.report, measured.run
+    remember_run(run)
+    unwritten = remember_predictions(run)
+    if measured.end.why == "budget" and all(result.stopped_by == "budget" for result in run.results):
+        raise CannotRun(nothing_finished_note(measured.end, run.path))
+    for note in (*measured.notes, *disturbance_lines(run), *unwritten, *run.warnings):
         watcher.noted(note)
-    if not report.run.results and not report.exit_code:
+    if not run.results and not report.exit_code:
         raise CannotRun("nothing was measured")
     if request.only_next:
         return dataclasses.replace(report, exit_code=ExitCode.SEARCH_OVER)
-    if request.strict and not report.exit_code and is_unstable(report.run):
+    if request.strict and not report.exit_code and is_unstable(run):
         return dataclasses.replace(report, exit_code=ExitCode.INVALID)
     return report
 
 
-def _shared(request: Request, plan: Plan) -> tuple[Request, Plan]:
-    """The part of a plan that this command makes, of a run that several share."""
-    if plan.experiment.measuring.output_dir is None:
-        raise BadInput("--only-launch requires --output-dir, which all commands of the run share")
-    part = dataclasses.replace(
-        plan,
-        only=request.only_launches,
-        only_next=request.only_next,
-        budget_since=request.budget_since,
-    )
-    return dataclasses.replace(request, resume=_is_begun(plan)), part
-
-
-def _failed(study: Study, report: Report) -> int:
+def _failed(study: Study, run: Run) -> int:
     """Launches that may succeed when they are repeated, and whose failure is not an answer."""
-    assert report.run is not None
-    troubled = report.run.of_status("failed", "hang", "interrupted")
+    troubled = run.of_status("failed", "hang", "interrupted")
     return sum(not study.is_expected_failure(result) for result in troubled)
-
-
-def host_of(launcher: Launcher, *, new_ranks: bool = False) -> Host:
-    """What planning needs to know of a launcher; `new_ranks` is whether every launch has new ones."""
-    is_attached = new_ranks and launcher.ranks is not None
-    return Host(
-        machine=launcher.machine(),
-        nodes=len(launcher.nodes()),
-        repeatable=launcher.repeatable or new_ranks,
-        ranks=launcher.ranks,
-        check=check_of_ranks(launcher.ranks or 1) if is_attached else launcher.check,
-    )
 
 
 def _changed_workloads(request: Request, plan: Plan) -> list[str]:
@@ -212,9 +211,10 @@ def _load_note(load: OtherLoad, *, is_repeated: bool) -> str:
 
 
 def _begin(
-    study: Study, request: Request, plan: Plan, launcher: Launcher, folder: RunFolder, load: OtherLoad
+    prepared: Prepared, plan: Plan, launcher: Launcher, folder: RunFolder, load: OtherLoad
 ) -> RunRecord:
     """Write what was asked for, and where it is measured."""
+    study, request = prepared.study, prepared.request
     stored = read_run_record(folder.path) if request.resume else RunRecord()
     begun = began_at(folder.path) if request.resume else datetime.now(UTC)
     record = RunRecord(
@@ -288,37 +288,15 @@ def _add_resume_command(error: BaseException, path: Path) -> None:
         error.args = (f"{error}; {kept}",)
 
 
-def _is_begun(plan: Plan) -> bool:
-    """Whether another command of a shared run has begun it."""
-    given = plan.experiment.measuring.output_dir
-    return given is not None and (Path(given) / EXPERIMENT).is_file()
-
-
-def _launched_once(plan: Plan) -> Plan:
-    """Attached ranks are one set of processes: more launches of them would not be independent."""
-    if plan.experiment.measuring.repeats == 1:
-        return plan
-    once = dataclasses.replace(plan.experiment.measuring, repeats=1)
-    note = (
-        "Under torchrun or srun there is a single launch, so no confidence interval. Use --launcher slurm, "
-        "or this command with --only-launch 0, 1, 2, each with the same --output-dir and --repeats 3."
-    )
-    return dataclasses.replace(
-        plan,
-        experiment=dataclasses.replace(plan.experiment, measuring=once),
-        notes=(*plan.notes, note),
-    )
-
-
-def _open_folder(study: Study, request: Request, plan: Plan) -> tuple[RunFolder, Plan]:
+def _open_folder(prepared: Prepared) -> tuple[RunFolder, Plan]:
     """The run's folder, and the plan as it is carried out there."""
-    given = plan.experiment.measuring.output_dir
-    path = Path(given) if given else new_run_path(study.verb)
-    if request.resume:
-        check_continues(study, plan, path)
+    given, plan, resume = prepared.output_dir, prepared.plan, prepared.request.resume
+    path = given or new_run_path(prepared.study.verb)
+    if resume:
+        check_continues(prepared.study, plan, path)
         plan = dataclasses.replace(plan, environment=continued_environment(path, plan.machine))
-    folder = RunFolder.open(path, resume=request.resume)
-    if not given or (request.resume and path.parent.resolve() == DEFAULT_ROOT.resolve()):
+    folder = RunFolder.open(path, resume=resume)
+    if not given or (resume and path.parent.resolve() == DEFAULT_ROOT.resolve()):
         point_latest_at(path)
     return folder, plan
 

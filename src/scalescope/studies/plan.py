@@ -40,7 +40,6 @@ class Plan:
     trials: tuple[Trial, ...]
     machine: Machine
     notes: tuple[str, ...] = ()
-    preface: tuple[Section, ...] = ()  # shown before the measurement begins
     preview: tuple[Section, ...] = ()  # what --dry-run shows, where it is not the list of trials
     once: tuple[Trial, ...] = ()  # launched once, after the first round
     # Launched first in every round, by id: what was asked for, before what only explains it.

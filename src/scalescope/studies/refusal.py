@@ -6,30 +6,17 @@ from scalescope.analysis.memory.least import LeastMemory, largest_batch_in, leas
 from scalescope.errors import CannotRun
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
-from scalescope.launch.launcher import Launcher
 from scalescope.report.numbers import counted, data_size
 from scalescope.secret_variables import with_secrets, with_values
 from scalescope.studies.plan import Plan
-from scalescope.studies.request import Request
-from scalescope.studies.study import Host, Study
 
 
-def refuse_before_torch(study: Study, request: Request, launcher: Launcher) -> Plan | None:
-    """Plan for the machine as the system shows it, and refuse what is wrong or cannot fit, without torch.
-
-    Returns the plan, which torch may still change; None where only torch knows the machine.
-    """
-    devices = [str(device) for device in request.experiment(study.defaults).asked("device", "auto")]
-    machine = launcher.outlook(devices)
-    if machine is None:
-        return None
-    plan = study.plan(request, Host(machine=machine))
-    refuse_impossible(plan)
-    for trial in plan.all_trials if not request.dry_run else ():
-        with_values(trial.env)  # refuses secrets whose values are not known
+def refuse_unknown_secrets(trials: Iterable[Trial]) -> None:
+    """Refuse trials with secrets whose values are not known here."""
+    for trial in trials:
+        with_values(trial.env)
         if trial.is_command:
             with_secrets(" ".join((trial.command, *trial.varied.values())))
-    return plan
 
 
 def refuse_impossible(plan: Plan) -> None:

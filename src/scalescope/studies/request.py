@@ -4,15 +4,18 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scalescope.catalog.slurm import JOB_KEYS, SHELL_TEXT
 from scalescope.errors import BadInput
 from scalescope.experiment.experiment import Experiment, build_experiment
 from scalescope.experiment.given import Entries, Given
 from scalescope.experiment.yaml_file import read_experiment_file
-from scalescope.results.run_folder import DEFAULT_ROOT, EXPERIMENT
+from scalescope.results.run_folder import DEFAULT_ROOT, EXPERIMENT, JOB_REQUEST
 from scalescope.results.run_record import newest_unfinished_run
+
+if TYPE_CHECKING:
+    from scalescope.studies.study import Study
 
 _SAYS_NOTHING_TO_RUN = {"output_dir", "budget", "repeats"}
 
@@ -51,7 +54,7 @@ class Request:
 
     def with_run_to_resume(self) -> "Request":
         """The request with the folder that --resume continues, by default the newest unfinished run."""
-        if not self.resume or self.experiment({}).measuring.output_dir is not None:
+        if not self.resume or "output_dir" in {**self.flags, **self._written()}:
             return self
         path = newest_unfinished_run(self.verb, DEFAULT_ROOT)
         if path is None:
@@ -64,7 +67,7 @@ class Request:
     @property
     def takes_stored_request(self) -> bool:
         """Whether the run to be continued says what is run, and not the user."""
-        typed = self.file is not None and not self._is_stored_file()
+        typed = self.file is not None and not self.is_stored_file
         return self.resume and not typed and not set(self.flags) - _SAYS_NOTHING_TO_RUN
 
     @property
@@ -72,7 +75,8 @@ class Request:
         """The folder of the run to be continued, once it is known."""
         return Path(self.flags["output_dir"][0].text)
 
-    def _is_stored_file(self) -> bool:
+    @property
+    def is_stored_file(self) -> bool:
         """Whether the experiment file is that of the run to be continued."""
         given = self.flags.get("output_dir")
         if not self.resume or not given or self.file is None:
@@ -80,35 +84,26 @@ class Request:
         return self.file.resolve().is_relative_to(Path(given[0].text).resolve())
 
     def _begun(self) -> Path | None:
-        """The request to go on with: --resume alone takes up what the folder was asked for."""
-        if set(self.flags) - {"output_dir"}:
-            return None
-        return self._resumed()
+        """The request to go on with: --resume alone takes up what the folder was asked for.
 
-    def _resumed(self) -> Path | None:
-        """The stored request of the run to be continued."""
+        A job is submitted again by what was asked of it; what its steps made of that depends on their nodes.
+        """
         given = self.flags.get("output_dir")
-        if not self.resume or not given:
+        if not self.resume or not given or set(self.flags) - {"output_dir"}:
             return None
-        path = Path(given[0].text) / EXPERIMENT
-        return path if path.is_file() else None
+        files = (Path(given[0].text) / name for name in (JOB_REQUEST, EXPERIMENT))
+        return next((file for file in files if file.is_file()), None)
 
-    def _stored_steps(self, asked: Entries) -> Entries:
-        """How many steps the run to be continued counts, for whoever repeats its flags without that."""
-        path = self._resumed()
-        if path is None or {"steps_per_epoch", "window"} & {*asked, *self.flags}:
-            return {}
-        stored = read_experiment_file(path)
-        return {"steps_per_epoch": stored["steps_per_epoch"]} if "steps_per_epoch" in stored else {}
+    def _written(self) -> Entries:
+        """What the experiment file asks for, and the run to be continued where nothing else is given."""
+        path = self.file or self._begun()
+        return read_experiment_file(path) if path else {}
 
     def experiment(self, defaults: Mapping[str, Any]) -> Experiment:
         """The checked request; `defaults` are the verb's own for the run's options."""
-        path = self.file or self._begun()
-        written, _ = split_slurm_flags(read_experiment_file(path) if path else {})
+        written, _ = split_slurm_flags(self._written())
         file = {name: values for name, values in written.items() if name not in self.own_keys}
-        return build_experiment(
-            self.verb, self.benchmark, {**file, **self._stored_steps(file)}, self.flags, defaults
-        )
+        return build_experiment(self.verb, self.benchmark, file, self.flags, defaults)
 
     def of_job(self) -> Entries:
         """What the experiment file asks of SLURM; a run that is not a job goes without.
@@ -116,5 +111,10 @@ class Request:
         The request of a stored run holds no shell text: what a job runs besides is in its job.json.
         """
         asked = split_slurm_flags(read_experiment_file(self.file))[1] if self.file else {}
-        left_out = SHELL_TEXT if self._is_stored_file() else ()
+        left_out = SHELL_TEXT if self.is_stored_file else ()
         return {name: values for name, values in asked.items() if name not in left_out}
+
+
+def stored_experiment(study: "Study", path: Path) -> Experiment:
+    """What a stored request asks for."""
+    return Request(verb=study.verb, benchmark=study.benchmark, file=path).experiment(study.defaults)

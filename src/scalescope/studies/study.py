@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
+from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.report.section import Section, ShownCommand
@@ -17,7 +18,6 @@ from scalescope.results.result import Result
 if TYPE_CHECKING:
     from scalescope.results.run import Run
     from scalescope.studies.plan import Launch, Plan
-    from scalescope.studies.request import Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +100,7 @@ class Study(NextLaunches, Protocol):
     flags_may_differ: ClassVar[tuple[str, ...]] = ()  # of the verb's own: between a run and its --resume
     every_placement: ClassVar[bool] = False  # shows where the ranks of every launch are, not of the first
     runs_on_slurm: ClassVar[bool] = False  # --launcher slurm submits it as a job
+    plans_by_formats: ClassVar[bool] = False  # number formats that the machine emulates change its plan
     takes_turns: ClassVar[bool] = False  # launch after launch is decided by results: --only-launch next
 
     def flags(self) -> tuple[str, ...]:
@@ -111,9 +112,13 @@ class Study(NextLaunches, Protocol):
         """The study that a stored run was made by."""
         return cls()
 
-    def plan(self, request: "Request", host: Host) -> "Plan":
-        """What to launch."""
+    def plan(self, experiment: Experiment, host: Host, *, many: bool = False) -> "Plan":
+        """What to launch; more than 10,000 trials only where `many` are wanted."""
         ...
+
+    def preface(self, plan: "Plan") -> tuple[Section, ...]:
+        """What is shown before the measurement begins."""
+        return ()
 
     def is_expected_failure(self, result: Result) -> bool:
         """Whether a failed launch answers the question, or was not asked for: the run succeeds anyway."""

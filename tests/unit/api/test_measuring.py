@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import scalescope
-from scalescope.api import running
+from scalescope.api import running as calls
 from scalescope.api.call import Call
 from scalescope.api.study_options import profiling_of
-from scalescope.cli import measuring
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.results.run_record import is_unfinished, read_run_record
+from scalescope.studies import running
 from scalescope.studies.runs import resuming
 from scalescope.studies.scaling.scale import ScaleStudy
 from tests.simulated.launcher import CostModel, FakeLauncher
@@ -33,7 +33,7 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLauncher:
     """Every call measures a simulated machine, in an empty folder."""
     fake = FakeLauncher(CostModel(exposed_comm_s={2: 0.020}, bytes_per_s=2e8))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(measuring, "_local_launcher", lambda study, request: fake)
+    monkeypatch.setattr(running, "_launcher_for", lambda prepared, context: fake)
     return fake
 
 
@@ -152,7 +152,7 @@ def test_progress_is_shown_at_a_terminal_by_default(monkeypatch: pytest.MonkeyPa
 
     call = Call(settings={})
     monkeypatch.setattr(sys, "stderr", Terminal())
-    assert isinstance(running._watcher_of(ScaleStudy(), call), running.NotingWatcher)
+    assert isinstance(calls._watcher_of(ScaleStudy(), call), calls.NotingWatcher)
 
 
 def test_a_failed_launch_is_a_result(launcher: FakeLauncher) -> None:
@@ -184,7 +184,7 @@ def ctrl_c() -> Iterator[None]:
 def test_ctrl_c_raises_keyboard_interrupt_and_the_run_can_be_resumed(
     launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resuming, "refuse_from_files", lambda study, request: None)  # it knows this machine
+    monkeypatch.setattr(resuming, "machine_here", dict)  # it is not the simulated one
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     launcher._outcomes = _interrupts(signal.SIGINT, 1)
     with pytest.raises(KeyboardInterrupt, match=r"scalescope resume .* continues"):
@@ -202,9 +202,10 @@ def test_ctrl_c_raises_keyboard_interrupt_and_the_run_can_be_resumed(
     assert len(launcher.launched) == done + 1
 
 
-_TERMINATED = """
+_TERMINATED = f"""
 import signal, sys
-from scalescope.cli import measuring
+sys.path.append({str(Path(__file__).parents[3])!r})
+from scalescope.studies import running
 from tests.simulated.launcher import CostModel, FakeLauncher
 import scalescope
 
@@ -212,7 +213,7 @@ def terminate(trial, launch):
     print("torch" in sys.modules, flush=True)
     signal.raise_signal(signal.SIGTERM)
 
-measuring._local_launcher = lambda study, request: FakeLauncher(CostModel(), outcomes=terminate)
+running._launcher_for = lambda prepared, context: FakeLauncher(CostModel(), outcomes=terminate)
 scalescope.train("mlp", output_dir="run")
 """
 

@@ -14,6 +14,7 @@ from scalescope.cli.options import InWords, MeasuringCommand, SettingOption
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.studies.plan import Plan
+from scalescope.studies.prepared import prepare
 from scalescope.studies.request import Request
 from scalescope.studies.stored import find_study
 from scalescope.studies.study import Host
@@ -92,7 +93,7 @@ def plan_of(verb: str, machine: Machine) -> Plan:
     study = find_study(verb)
     assert study is not None
     request = Request(verb=verb, benchmark=study.benchmark)
-    return study().plan(request, Host(machine=machine, check=lambda trial: None))
+    return prepare(study(), request).on(Host(machine=machine)).plan
 
 
 def asked_trial(plan: Plan) -> Trial:

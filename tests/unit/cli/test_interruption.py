@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from scalescope.cli.interruption import interruptible, time_limit
+from scalescope.cli.interruption import interruptible
 from scalescope.errors import CannotRun, Interrupted
+from scalescope.studies.prepared import time_limit
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 

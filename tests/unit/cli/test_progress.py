@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from scalescope.cli.progress import TerminalWatcher
+from scalescope.progress.terminal import TerminalWatcher
 from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.studies.study import Interim, InterimRow
 from scalescope.studies.watcher import Budget

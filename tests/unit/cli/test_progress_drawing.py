@@ -5,9 +5,9 @@ import io
 import pytest
 from rich.console import Console
 
-from scalescope.cli.progress_leaderboard import best_line
-from scalescope.cli.progress_state import CampaignProgress
-from scalescope.cli.progress_table import draw
+from scalescope.progress.leaderboard import best_line
+from scalescope.progress.state import CampaignProgress
+from scalescope.progress.table import draw
 from scalescope.studies.study import Interim, InterimRow
 from scalescope.studies.watcher import Budget
 from tests.builders.progress import ONE_RANK, SILENT, TWO_RANKS, Clock, ended, launches_of

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from scalescope.cli.progress_state import CampaignProgress, TimeLeft
 from scalescope.experiment.trial import Trial
+from scalescope.progress.state import CampaignProgress, TimeLeft
 from scalescope.studies.study import Interim, InterimRow
 from scalescope.studies.watcher import Budget
 from tests.builders.progress import ONE_RANK, SILENT, TWO_RANKS, Clock, ended, launches_of

@@ -156,14 +156,14 @@ def test_what_a_file_cannot_ask_of_slurm(run: Run, verb: str, text: str, message
 
 
 def test_inside_a_step_a_file_asks_for_no_other_job(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from scalescope.cli import measuring
+    from scalescope.studies import running
 
-    requests = []
+    verbs = []
     monkeypatch.setattr(
-        measuring, "with_ranks", lambda request, *others: requests.append(request) or _NOTHING
+        running, "run_here", lambda prepared, *others: verbs.append(prepared.study.verb) or _NOTHING
     )
     run("train", _written(), "--only-launch=0")
-    assert [request.verb for request in requests] == ["train"]
+    assert verbs == ["train"]
 
 
 def test_a_template_and_setup_of_one_s_own(run: Run, tmp_path: Path) -> None:

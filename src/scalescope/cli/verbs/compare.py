@@ -11,9 +11,9 @@ from scalescope.cli.interruption import interruptible
 from scalescope.errors import BadInput
 
 if TYPE_CHECKING:
-    from scalescope.cli.progress import TerminalWatcher
     from scalescope.experiment.given import Entries
     from scalescope.launch.local.launcher import LocalLauncher
+    from scalescope.progress.terminal import TerminalWatcher
     from scalescope.studies.comparison.compare import ComparisonReport
     from scalescope.studies.comparison.interleave import Limits
 
@@ -136,8 +136,8 @@ def _report(arguments: dict[str, Any]) -> "ComparisonReport":
 
 def _measuring(arguments: dict[str, Any]) -> "ComparisonReport":
     """Compare with a launcher at hand, which loads torch in a process of its own when it is needed."""
-    from scalescope.cli.progress import TerminalWatcher
     from scalescope.launch.local.launcher import LocalLauncher
+    from scalescope.progress.terminal import TerminalWatcher
     from scalescope.studies.comparison.interleave import Limits
     from scalescope.studies.runs.trust import refuse_untrusted
 

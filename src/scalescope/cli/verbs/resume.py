@@ -30,12 +30,13 @@ def command(run: Path, **arguments: Any) -> None:
     """
     import dataclasses
 
-    from scalescope.cli.measuring import is_following, measure_request
+    from scalescope.cli.measuring import follow_rank_0, measure_prepared
+    from scalescope.studies.prepared import prepare
     from scalescope.studies.runs.resuming import (
         refuse_finished,
-        refuse_from_files,
         refuse_recorded_as_finished,
         stored_request,
+        to_continue,
     )
     from scalescope.studies.runs.trust import refuse_untrusted
 
@@ -52,8 +53,9 @@ def command(run: Path, **arguments: Any) -> None:
         yes=True,  # so many trials were allowed when the run began
         started_s=context.find_root().obj,
     )
-    if not is_following():  # rank 0 may hold the folder already
-        refuse_recorded_as_finished(request)
-        refuse_from_files(stored.study, request)
-        refuse_finished(stored.study, request)
-    measure_request(stored.study, request, {}, arguments)
+    rank_0 = follow_rank_0(stored.study, request, {})  # which may hold the folder already
+    prepared = prepare(stored.study, request)
+    refuse_recorded_as_finished(prepared)
+    prepared = to_continue(prepared)
+    refuse_finished(prepared)
+    measure_prepared(prepared, {}, arguments, rank_0)

@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from scalescope.catalog.measuring import Measuring
@@ -92,6 +92,9 @@ class AttachedLauncher:
 
     def outlook(self, devices: Sequence[str]) -> Machine | None:
         return None  # ranks on other hosts are asked
+
+    def expect(self, trials: Iterable[Trial]) -> None:
+        """Every rank has loaded torch by itself."""
 
     def machine(self) -> Machine:
         return combined_machine(

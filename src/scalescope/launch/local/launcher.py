@@ -12,6 +12,7 @@ from scalescope.catalog.benchmarks.memory import EXACT_ALLOCATION
 from scalescope.catalog.link import rates_of
 from scalescope.catalog.measuring import Measuring
 from scalescope.cores import usable_cores
+from scalescope.errors import CannotRun
 from scalescope.experiment.command_line import filled_words
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
@@ -93,8 +94,12 @@ class LocalLauncher:
     def machine(self) -> Machine:
         if self._machine is None:
             check_limits(1, 1)
-            zygote = self._started_zygote(self._threads)
-            raw = zygote.probe() if zygote else probe_in_new_process(limit_s=self.init_timeout_s)
+            try:
+                zygote = self._started_zygote(self._threads)
+                raw = zygote.probe() if zygote else probe_in_new_process(limit_s=self.init_timeout_s)
+            except OSError as error:  # a control group may limit processes without showing it
+                reason = error.strerror
+                raise CannotRun(f"the process that starts ranks cannot be started: {reason}") from None
             self._machine = machine_from_probe(raw)
         return self._machine
 

@@ -21,7 +21,6 @@ from scalescope.studies.study import Host, Report, Study
 
 if TYPE_CHECKING:
     from scalescope.results.run import Run
-    from scalescope.studies.request import Request
 
 CURVE = "curve.json"
 _CPU_RANKS = 2  # beyond that, they would share cores and memory rather than use a network
@@ -58,9 +57,9 @@ class CommStudy(Study):
             nccl_json=None if file is None else Path(str(file)),
         )
 
-    def plan(self, request: "Request", host: Host) -> Plan:
-        experiment = _with_world_size(request.experiment(self.defaults), host)
-        expansion = expand(experiment, host.machine, many=request.yes)
+    def plan(self, experiment: Experiment, host: Host, *, many: bool = False) -> Plan:
+        experiment = _with_world_size(experiment, host)
+        expansion = expand(experiment, host.machine, many=many)
         separated = _inside_and_between_nodes(expansion.trials, host.machine, host.nodes)
         logged = nccl_logs(expansion.trials) if host.repeatable else ()
         return Plan(

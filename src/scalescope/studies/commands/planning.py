@@ -34,11 +34,11 @@ def keeps_running(experiment: Experiment) -> bool:
     return any(experiment.asked("keep_running"))
 
 
-def check_keep_running(experiment: Experiment, verb: str) -> Experiment:
+def check_keep_running(experiment: Experiment) -> Experiment:
     """The request of a command that goes on afterwards: launched once; refuses what compares launches."""
     if not keeps_running(experiment):
         return experiment
-    if verb == "tune":
+    if experiment.verb == "tune":
         raise BadInput(f"--keep-running cannot be used with tune: {_KEEP_RUNNING}")
     if len(experiment.asked("world_size", 1)) > 1:
         raise BadInput(f"--keep-running takes one --world-size: {_KEEP_RUNNING}")
@@ -61,14 +61,13 @@ def remaining_launches(
     that were asked for; `once` are launched a single time.
     """
     from scalescope.results.run import observations_of
-    from scalescope.studies.request import Request
+    from scalescope.studies.request import stored_experiment
     from scalescope.studies.stored import recorded_host
 
     if not any(result.trial.is_command for result in run.results):
         return ()
     host = recorded_host(run.path, repeatable=run.record.repeatable, ranks=run.record.attached_ranks)
-    request = Request(verb=study.verb, file=run.path / EXPERIMENT, yes=True)
-    plan = study.plan(request, host)
+    plan = study.plan(stored_experiment(study, run.path / EXPERIMENT), host, many=True)
     if not plan.continues:
         return ()
     observed = observations_of((*run.results, *run.replaced))

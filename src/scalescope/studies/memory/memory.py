@@ -15,7 +15,6 @@ from scalescope.studies.study import Host, Report, Study
 
 if TYPE_CHECKING:
     from scalescope.results.run import Run
-    from scalescope.studies.request import Request
 
 _LEAST_TO_NORMALISE = 2  # over the batch: a single sample has no spread
 
@@ -32,9 +31,9 @@ class MemoryStudy(Study):
         "batch_size": f"{','.join(map(str, BATCHES))}; 32 with your own workload"
     }
 
-    def plan(self, request: "Request", host: Host) -> Plan:
-        experiment = request.experiment(self.defaults).with_default(world_size=(host.ranks or 1,))
-        expansion = expand(_with_small_batches(experiment), host.machine, many=request.yes)
+    def plan(self, experiment: Experiment, host: Host, *, many: bool = False) -> Plan:
+        experiment = experiment.with_default(world_size=(host.ranks or 1,))
+        expansion = expand(_with_small_batches(experiment), host.machine, many=many)
         return Plan(
             experiment=expansion.experiment,
             trials=with_one_forecaster(expansion.trials),

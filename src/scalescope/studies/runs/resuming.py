@@ -27,13 +27,14 @@ from scalescope.results.run_record import is_unfinished, read_run_record
 from scalescope.results.stored.environment import read_environment
 from scalescope.results.stored.folder_check import refused_entry
 from scalescope.studies.request import Request
+from scalescope.studies.runs.trust import refuse_untrusted
 from scalescope.studies.slurm.slurm_request import submitted_flags
 from scalescope.studies.stored import find_study, recorded_host
 from scalescope.studies.study import Study
 
 if TYPE_CHECKING:
     from scalescope.results.run import Run
-    from scalescope.studies.plan import Plan
+    from scalescope.studies.prepared import Prepared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,27 +79,26 @@ def stored_request(path: Path, flags: Entries) -> StoredRequest:
     )
 
 
-def refuse_recorded_as_finished(request: Request) -> None:
+def refuse_recorded_as_finished(prepared: "Prepared") -> None:
     """Refuse a run that says that it is finished, and is asked for nothing more."""
-    path = _path_of(request)
+    path = _path_of(prepared)
     end = read_run_record(path).end
-    asks_for_more = {"repeats", "budget"} & set(request.flags)
+    asks_for_more = {"repeats", "budget"} & set(prepared.request.flags)
     if not asks_for_more and end is not None and end.why == "finished" and not is_unfinished(path):
         raise BadInput(f"resume: {path} is finished; a larger --repeats adds launches")
 
 
-def refuse_finished(study: Study, request: Request) -> None:
+def refuse_finished(prepared: "Prepared") -> None:
     """Refuse a run of which nothing is missing."""
     from scalescope.results.run import load_run
     from scalescope.studies.campaign import missing_launches
 
-    path = _path_of(request)
-    plan = _recorded_plan(study, request, path)
-    if plan is None:
+    if prepared.planned is None:
         return
+    path = _path_of(prepared)
     run = load_run(path)
-    asked = dataclasses.replace(plan, continues=False)  # every round that is wanted now, also of a command
-    if missing_launches(asked.launches(), run) or _wants_more(study, run):
+    asked = dataclasses.replace(prepared.plan, continues=False)  # every round, also of a command
+    if missing_launches(asked.launches(), run) or _wants_more(prepared.study, run):
         return
     raise BadInput(f"resume: {path} is finished; a larger --repeats adds launches")
 
@@ -111,34 +111,33 @@ def _wants_more(study: Study, run: "Run") -> bool:
     return any(launch.key not in answered for launch in study.next_launches(run, None))
 
 
-def refuse_from_files(study: Study, request: Request) -> None:
-    """Refuse what cannot be continued here, as far as the run's files and this system tell."""
-    path = _path_of(request)
+def to_continue(prepared: "Prepared") -> "Prepared":
+    """Planned for the machine that the run was measured on, where that is recorded.
+
+    Refuses what cannot be continued here, as far as the run's files and this system tell.
+    """
+    path, request = _path_of(prepared), prepared.request
+    if request.takes_stored_request:
+        refuse_untrusted(path, trusted=request.trust)
     if (path / JOB_REQUEST).is_file():  # the nodes of a job are not this machine
-        return
+        return prepared
     refuse_in_use(path)
     _refuse_other_machine(path)
-    plan = _recorded_plan(study, request, path)
-    if plan is not None:
-        from scalescope.studies.execution import check_continues
-
-        check_continues(study, plan, path)
-
-
-def _path_of(request: Request) -> Path:
-    given = request.experiment({}).measuring.output_dir
-    assert given is not None
-    return Path(given)
-
-
-def _recorded_plan(study: Study, request: Request, path: Path) -> "Plan | None":
-    """The plan on the machine that the run was measured on; None where that is not recorded."""
     record = read_run_record(path)
     try:
         host = recorded_host(path, repeatable=record.repeatable, ranks=record.attached_ranks)
     except CannotRun:
-        return None
-    return study.plan(request, host)
+        return prepared
+    from scalescope.studies.execution import check_continues
+
+    prepared = prepared.on(host)
+    check_continues(prepared.study, prepared.plan, path)
+    return prepared
+
+
+def _path_of(prepared: "Prepared") -> Path:
+    assert prepared.output_dir is not None
+    return prepared.output_dir
 
 
 def _refuse_other_machine(path: Path) -> None:

@@ -28,9 +28,8 @@ from scalescope.studies.study import Host, Interim, Report, Study
 
 if TYPE_CHECKING:
     from scalescope.report.analyzed_run import AnalyzedRun
-    from scalescope.report.section import ShownCommand
+    from scalescope.report.section import Section, ShownCommand
     from scalescope.results.run import Run
-    from scalescope.studies.request import Request
 
 PARTS = ("comm", "training", "memory", "scaling")
 _WARMUP = 5
@@ -69,18 +68,15 @@ class RunStudy(Study):
         parts = str(given.get("benchmark", ",".join(PARTS))).split(",")
         return cls(parts=tuple(parts), waterfall="no-waterfall" not in given)
 
-    def plan(self, request: "Request", host: Host) -> Plan:
-        from scalescope.report.machine import machine_section
-
-        experiment = self._with_steps(request.experiment(self.defaults))
-        everything = plan_scaling(request, experiment, host, waterfall=self.waterfall)
+    def plan(self, experiment: Experiment, host: Host, *, many: bool = False) -> Plan:
+        experiment = self._with_steps(experiment)
+        everything = plan_scaling(experiment, host, waterfall=self.waterfall, many=many)
         if "window" not in experiment.settings:
             everything = _with_window(everything)
         trials = self._trials(everything)
         ids = {trial.trial_id for trial in trials}
         once = tuple(t for t in everything.once if "scaling" in self.parts and t.trial_id not in ids)
-        preface = (machine_section(host.machine, _ranks(everything)),)
-        plan = dataclasses.replace(everything, trials=trials, once=once, preface=preface)
+        plan = dataclasses.replace(everything, trials=trials, once=once)
         if "memory" in self.parts and experiment.is_command:
             plan = _without_memory(plan, alone=self.parts == ("memory",))
         elif "memory" in self.parts:
@@ -89,6 +85,11 @@ class RunStudy(Study):
             names = ",".join(self.parts)
             raise CannotRun(f"--benchmark {names}: collectives need at least 2 ranks; this run has 1")
         return plan
+
+    def preface(self, plan: Plan) -> "tuple[Section, ...]":
+        from scalescope.report.machine import machine_section
+
+        return (machine_section(plan.machine, max(plan.experiment.asked("world_size", 1))),)
 
     def interim(self, run: "Run") -> Interim | None:
         from scalescope.report.scaling.sections import scaling_so_far

@@ -39,7 +39,6 @@ from scalescope.studies.study import Host, Interim, Report, Study
 
 if TYPE_CHECKING:
     from scalescope.results.run import Run
-    from scalescope.studies.request import Request
 
 _BATCHES = {"cpu": (32, 256), "cuda": (256, 4096)}  # one too small to scale, one that should
 DEFAULT_SWEEP = {
@@ -73,9 +72,8 @@ class ScaleStudy(Study):
     def from_flags(cls, flags: Sequence[str]) -> Self:
         return cls(waterfall="no-waterfall" not in read_flags(flags))
 
-    def plan(self, request: "Request", host: Host) -> Plan:
-        experiment = request.experiment(self.defaults)
-        return plan_scaling(request, experiment, host, waterfall=self.waterfall)
+    def plan(self, experiment: Experiment, host: Host, *, many: bool = False) -> Plan:
+        return plan_scaling(experiment, host, waterfall=self.waterfall, many=many)
 
     def interim(self, run: "Run") -> Interim | None:
         from scalescope.report.scaling.sections import scaling_so_far
@@ -100,15 +98,15 @@ class ScaleStudy(Study):
         return report_of(self, analyzed, scaling_sections(analyzed), next_after_scaling(analyzed))
 
 
-def plan_scaling(request: "Request", experiment: Experiment, host: Host, *, waterfall: bool = True) -> Plan:
+def plan_scaling(experiment: Experiment, host: Host, *, waterfall: bool = True, many: bool = False) -> Plan:
     """The trials that were asked for, and those needed to explain them."""
     machine = host.machine
     experiment = _with_default_sweep(experiment, machine, host.ranks)
     is_command = experiment.is_command
     if is_command:
-        experiment = check_keep_running(experiment, request.verb)
+        experiment = check_keep_running(experiment)
         waterfall = waterfall and not keeps_running(experiment)
-    expansion = expand(experiment, machine, many=request.yes)
+    expansion = expand(experiment, machine, many=many)
     plan = Plan(
         experiment=expansion.experiment,
         # What explains a command follows from its launches.

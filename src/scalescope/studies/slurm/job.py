@@ -18,7 +18,6 @@ from scalescope.errors import (
     ScalescopeError,
     StorageError,
 )
-from scalescope.experiment.given import Entries, Given
 from scalescope.launch.slurm import queue as slurm
 from scalescope.results.files import to_text, write_atomically
 from scalescope.results.run import load_run
@@ -84,7 +83,7 @@ def _interim(run: SlurmRun) -> Interim | None:
     if not run.job.in_turn:
         return None
     try:
-        return run.study.interim(load_run(run.path))
+        return run.prepared.study.interim(load_run(run.path))
     except ScalescopeError:  # files of the run that are not there yet
         return None
 
@@ -104,12 +103,12 @@ def _after(interruption: Interrupted, number: str, run: SlurmRun, watcher: Campa
 
 def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
     folder = run.path / FOLDER
-    if run.stored_shell_text and not run.request.trust:
+    if run.stored_shell_text and not run.prepared.request.trust:
         raise BadInput(
             f"{folder / JOB} stores shell text ({', '.join(run.stored_shell_text)}) that the job would run: "
             "--dry-run shows the script; add --trust to submit it, or give --setup and --slurm-template again"
         )
-    if not run.request.resume and ((run.path / TRIALS).exists() or job_id_of(run.path)):
+    if not run.prepared.request.resume and ((run.path / TRIALS).exists() or job_id_of(run.path)):
         raise BadInput(f"{run.path} already holds a run; --resume continues it, another folder starts anew")
     with_secrets(run.yaml)  # refuses those whose values are not known
     try:
@@ -127,7 +126,7 @@ def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
     except BaseException:  # a job that nobody knows of must not run
         cancel(number, watcher)
         raise
-    if run.request.experiment({}).measuring.output_dir is None:
+    if run.prepared.output_dir is None:
         point_latest_at(run.path)
     job = run.job
     launches = f"{job.launches} launch{'es' if job.launches > 1 else ''}"
@@ -142,7 +141,7 @@ def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
 
 def _job_still_there(run: SlurmRun) -> str | None:
     """The job of the run where SLURM still has it: a second one would measure beside it."""
-    number = job_id_of(run.path) if run.request.resume else None
+    number = job_id_of(run.path) if run.prepared.request.resume else None
     return None if number is None or slurm.state_of(number).is_over else number
 
 
@@ -153,12 +152,12 @@ def _collect(run: SlurmRun, watcher: CampaignWatcher) -> Report:
         raise CannotRun("nothing was measured")
     folder = RunFolder.open(run.path, resume=True)
     try:
-        report, notes = write_files(run.study.present(stored), folder)
+        report, notes = write_files(run.prepared.study.present(stored), folder)
     finally:
         folder.close()
     for note in (*notes, *stored.warnings):
         watcher.noted(note)
-    if run.request.strict and not report.exit_code and is_unstable(stored):
+    if run.prepared.request.strict and not report.exit_code and is_unstable(stored):
         return dataclasses.replace(report, exit_code=ExitCode.INVALID)
     return report
 
@@ -167,12 +166,11 @@ def _planned(run: SlurmRun) -> list[Launch] | None:
     """The launches that the job makes; None where that is not known."""
     # What is not a group of ranks planned and launched as on any machine: a step of one task, a command.
     alone = run.job.tasks == 1 or run.job.of_command
-    flags: Entries = {"output_dir": (Given(str(run.path), "--output-dir"),)}
-    request = dataclasses.replace(run.request, file=run.path / FOLDER / REQUEST, flags=flags, resume=True)
+    study, experiment = run.prepared.study, run.prepared.experiment
     try:
         repeatable = alone or run.job.in_turn
         host = recorded_host(run.path, repeatable=repeatable, ranks=None if alone else run.job.tasks)
-        return run.study.plan(request, host).launches()
+        return study.plan(experiment, host, many=True).launches()
     except ScalescopeError:
         return None
 

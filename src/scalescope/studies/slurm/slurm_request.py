@@ -1,6 +1,5 @@
 """What is asked of a SLURM job: its settings and its request, where it writes, and the script to submit."""
 
-import dataclasses
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +18,9 @@ from scalescope.results.run_folder import new_run_path, read_json
 from scalescope.secret_variables import looks_secret
 from scalescope.studies.execution import check_same_request
 from scalescope.studies.flags import deciding_flags, written_flags
+from scalescope.studies.prepared import Prepared
 from scalescope.studies.request import Request
+from scalescope.studies.stored import all_studies
 from scalescope.studies.study import Study
 
 FOLDER = "slurm"  # of the run folder: what was submitted, and what the job said
@@ -32,8 +33,7 @@ _MOST_TURNS = 500  # launches of a search, which ends before by its budget or fo
 class SlurmRun:
     """A run that is ready to be submitted."""
 
-    study: Study
-    request: Request
+    prepared: Prepared
     path: Path
     job: SlurmJob
     script: str
@@ -49,12 +49,42 @@ def is_job_folder(path: Path) -> bool:
     return (path / FOLDER / REQUEST).is_file()
 
 
-def is_slurm_run(request: Request) -> bool:
-    """Whether --resume would continue a run of this verb that SLURM began."""
-    if not request.resume:
+def is_for_slurm(prepared: Prepared, job_flags: Entries, setup: tuple[str, ...], *, is_rank: bool) -> bool:
+    """Whether a job is to be submitted, or one of a job's runs continued."""
+    study, request = prepared.study, prepared.request
+    if is_rank:
+        refuse_job_in_job(job_flags)
+    if is_rank or request.is_shared:  # a file may ask for the job that this is
         return False
-    path = _resumed_path(request)
-    return is_job_folder(path) and _verb_of(path) == request.verb
+    typed = slurm_from(job_flags).launcher if "launcher" in job_flags else None
+    written = request.of_job()
+    launcher = typed or (slurm_from(written).launcher if "launcher" in written else None)
+    if launcher == "slurm" and not study.runs_on_slurm:
+        origin = written["launcher"][0].origin
+        able = ", ".join(sorted(kind.verb for kind in all_studies() if kind.runs_on_slurm))
+        raise BadInput(f"{origin}: {study.verb} cannot be a job; {able} can")
+    chosen = launcher == "slurm" or (launcher is None and _continues_job(prepared))
+    given = [*job_flags, *(["setup"] if setup else [])]
+    if not chosen and set(given) - {"launcher"}:
+        name = next(name for name in given if name != "launcher")
+        raise BadInput(f"--{name.replace('_', '-')} is for jobs; add --launcher slurm")
+    if chosen and "--nsys" in study.flags():
+        raise BadInput("--nsys cannot be used with --launcher slurm; use --launcher local")
+    return chosen
+
+
+def refuse_job_in_job(job_flags: Entries) -> None:
+    """Refuse to submit a job as a rank of one."""
+    if "launcher" in job_flags and slurm_from(job_flags).launcher == "slurm":
+        raise BadInput("--launcher slurm submits a job; it cannot be used inside one")
+
+
+def _continues_job(prepared: Prepared) -> bool:
+    """Whether --resume would continue a run of this verb that SLURM began."""
+    path = prepared.output_dir
+    if not prepared.request.resume or path is None:
+        return False
+    return is_job_folder(path) and _verb_of(path) == prepared.study.verb
 
 
 def _verb_of(path: Path) -> str:
@@ -63,9 +93,14 @@ def _verb_of(path: Path) -> str:
     return verb if isinstance(verb, str) else request_of_comment(path / FOLDER / REQUEST)[0]
 
 
-def prepare(study: Study, request: Request, flags: Entries, setup: tuple[str, ...]) -> SlurmRun:
-    """Check everything that can be checked here; `flags` are those of the job."""
-    resumed = _resumed_path(request).absolute() if request.resume else None
+def prepared_job(prepared: Prepared, flags: Entries, setup: tuple[str, ...]) -> SlurmRun:
+    """Check everything that can be checked here; `flags` and `setup` are those of the job."""
+    study, request, experiment = prepared.study, prepared.request, prepared.experiment
+    written = request.of_job()
+    setup = setup or tuple(given.text for given in written.pop("setup", ()))
+    flags = {**written, **flags}
+    named = prepared.output_dir
+    resumed = named.absolute() if request.resume and named is not None else None
     before = {} if resumed is None else _record_of(resumed)
     shell_text = _stored_shell_text(before, flags, setup)
     template = before.get("template") if "slurm_template" not in flags else None
@@ -73,9 +108,8 @@ def prepare(study: Study, request: Request, flags: Entries, setup: tuple[str, ..
     setup = setup or _texts(before.get("setup"))
     directory = Path(str(before.get("directory", Path.cwd())))  # files of the request are named from there
     if resumed is not None:
-        request = _as_begun(study, request, resumed)
+        _check_as_begun(prepared, resumed)
     asked = slurm_from(flags)
-    experiment = request.experiment(study.defaults)
     if experiment.measuring.redact_env:
         _refuse_secrets(setup)
     template = template if isinstance(template, str) else _template(asked)
@@ -103,12 +137,11 @@ def prepare(study: Study, request: Request, flags: Entries, setup: tuple[str, ..
         )
 
     # What no job can have is refused before a folder is made.
-    sbatch_script(job_at(resumed or _new_path(request, makes=False)), template)
-    path = resumed or _new_path(request, makes=not request.dry_run)
+    sbatch_script(job_at(resumed or _new_path(prepared, makes=False)), template)
+    path = resumed or _new_path(prepared, makes=not request.dry_run)
     job = job_at(path)
     return SlurmRun(
-        study=study,
-        request=request,
+        prepared=prepared,
         path=path,
         job=job,
         script=sbatch_script(job, template),
@@ -203,31 +236,21 @@ def _texts(stored: Any) -> tuple[str, ...]:
     return tuple(text for text in stored if isinstance(text, str)) if isinstance(stored, list) else ()
 
 
-def _new_path(request: Request, *, makes: bool) -> Path:
-    given = request.experiment({}).measuring.output_dir
-    return (Path(given) if given else new_run_path(request.verb, makes=makes)).absolute()
+def _new_path(prepared: Prepared, *, makes: bool) -> Path:
+    return (prepared.output_dir or new_run_path(prepared.study.verb, makes=makes)).absolute()
 
 
-def _resumed_path(request: Request) -> Path:
-    given = request.with_run_to_resume().experiment({}).measuring.output_dir
-    assert given is not None
-    return Path(given)
-
-
-def _as_begun(study: Study, request: Request, path: Path) -> Request:
-    """The request that began the run, or one that asks for the same."""
-    stored = path / FOLDER / REQUEST
+def _check_as_begun(prepared: Prepared, path: Path) -> None:
+    """Refuse a request that asks for something else than the one that began the run."""
+    study, stored = prepared.study, path / FOLDER / REQUEST
     if not stored.is_file():
         raise BadInput(f"--resume: {path} has no run that SLURM began")
-    if request.file is None and not set(request.flags) - {"output_dir"}:
-        request = dataclasses.replace(request, file=stored)
-    check_same_request(stored, to_mapping(request.experiment({})), neutral_values(study.benchmark))
+    check_same_request(stored, to_mapping(prepared.experiment), neutral_values(study.benchmark))
     before = _record_of(path).get("verb_flags", list(request_of_comment(stored)[1]))
     may_differ = study.flags_may_differ
     if deciding_flags(before, may_differ) != deciding_flags(study.flags(), may_differ):
-        begun = " ".join(("scalescope", request.verb, *before))
+        begun = " ".join(("scalescope", study.verb, *before))
         raise BadInput(f"--resume: {path} was started with a different command: {begun}")
-    return request
 
 
 def _tasks_per_node(asked: Slurm, experiment: Experiment) -> int:

@@ -19,7 +19,6 @@ from scalescope.studies.trace.profiling import Profiling, with_nsys
 
 if TYPE_CHECKING:
     from scalescope.results.run import Run
-    from scalescope.studies.request import Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +41,11 @@ class TrainStudy(Study):
     def from_flags(cls, flags: Sequence[str]) -> Self:
         return cls(profiling=Profiling.from_flags(flags), breakdown="no-breakdown" not in read_flags(flags))
 
-    def plan(self, request: "Request", host: Host) -> Plan:
-        experiment = request.experiment(self.defaults).with_default(world_size=(host.ranks or 1,))
+    def plan(self, experiment: Experiment, host: Host, *, many: bool = False) -> Plan:
+        experiment = experiment.with_default(world_size=(host.ranks or 1,))
         if experiment.is_command:
             experiment = self._of_command(experiment)
-        expansion = expand(experiment, host.machine, many=request.yes)
+        expansion = expand(experiment, host.machine, many=many)
         asked, is_command = expansion.trials, experiment.is_command
         explains = self.breakdown and not is_command  # what explains a command follows from its launches
         profiled = () if self.profiling is None else self.profiling.trials(asked)
@@ -65,7 +64,7 @@ class TrainStudy(Study):
         """The request of a training command; refuses what cannot be done with one."""
         if self.profiling is not None:
             raise BadInput("--profile cannot be used with a command")
-        return check_keep_running(experiment, self.verb)
+        return check_keep_running(experiment)
 
     def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
         def explained(asked: tuple[Trial, ...]) -> tuple[Trial, ...]:

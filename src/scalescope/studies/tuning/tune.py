@@ -10,7 +10,6 @@ from scalescope.errors import BadInput
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.machines.emulation import emulation_notes
 from scalescope.report.section import Section, ShownCommand
 from scalescope.results.result import Result
 from scalescope.studies.commands.planning import check_keep_running
@@ -22,7 +21,6 @@ from scalescope.studies.tuning.levers import Levers, find_levers
 if TYPE_CHECKING:
     from scalescope.report.tuning.tuning import Tuning
     from scalescope.results.run import Run
-    from scalescope.studies.request import Request
 
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
 _SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 0.3, 3.0
@@ -59,6 +57,7 @@ class TuneStudy(Study):
     planned_defaults: ClassVar[Mapping[str, str]] = {"window": "by budget"}
     runs_on_slurm: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = True
+    plans_by_formats: ClassVar[bool] = True
 
     levers: tuple[str, ...] = ("all",)
     threshold: float = 0.03
@@ -82,14 +81,14 @@ class TuneStudy(Study):
             verify_loss=int(given["verify-loss"]) if "verify-loss" in given else None,
         )
 
-    def plan(self, request: "Request", host: Host) -> Plan:
+    def plan(self, experiment: Experiment, host: Host, *, many: bool = False) -> Plan:
         from scalescope.studies.tuning.loss_launches import LossLaunches
         from scalescope.studies.tuning.search import Search
         from scalescope.studies.tuning.tune_once import SingleLaunches, for_ranks_of
 
-        experiment, machine = self._experiment(request, host), host.machine
+        experiment, machine = _for_host(experiment, host), host.machine
         if experiment.is_command:
-            experiment = check_keep_running(experiment, self.verb)
+            experiment = check_keep_running(experiment)
             if self.verify_loss is not None:
                 raise BadInput("--verify-loss cannot be used with a command: its losses are not known")
         levers = find_levers(experiment, machine, self.levers)
@@ -108,7 +107,7 @@ class TuneStudy(Study):
             experiment=expansion.experiment,
             trials=trials,
             machine=machine,
-            notes=tuple(dict.fromkeys((*expansion.notes, *emulation_notes(trials, machine)))),
+            notes=expansion.notes,
             preview=_preview(levers, experiment, machine, search.expected_order(), once=once),
             chosen=(),
         )
@@ -147,23 +146,23 @@ class TuneStudy(Study):
         """How this study tries levers; of a stored run, worked out again from its request and its machine."""
         if self._procedure is None:
             from scalescope.results.run_folder import EXPERIMENT
-            from scalescope.studies.request import Request
+            from scalescope.studies.request import stored_experiment
             from scalescope.studies.stored import recorded_host
 
             record = run.record
             host = recorded_host(run.path, repeatable=record.repeatable, ranks=record.attached_ranks)
-            self.plan(Request(verb=self.verb, file=run.path / EXPERIMENT), host)
+            self.plan(stored_experiment(self, run.path / EXPERIMENT), host)
         assert self._procedure is not None
         return self._procedure
 
-    def _experiment(self, request: "Request", host: Host) -> Experiment:
-        """The request with what the host and the budget decide: ranks, repeats and the window."""
-        budget_s = request.experiment(self.defaults).measuring.budget
-        defaults = {**self.defaults, "window": window_for(budget_s)}
-        experiment = request.experiment(defaults).with_default(world_size=(host.ranks or 1,))
-        if host.repeatable:
-            return experiment
-        return dataclasses.replace(experiment, measuring=dataclasses.replace(experiment.measuring, repeats=1))
+
+def _for_host(experiment: Experiment, host: Host) -> Experiment:
+    """The request with what the host and the budget decide: ranks, repeats and the window."""
+    window_s = window_for(experiment.measuring.budget)
+    experiment = experiment.with_default(window=(window_s,), world_size=(host.ranks or 1,))
+    if host.repeatable:
+        return experiment
+    return dataclasses.replace(experiment, measuring=dataclasses.replace(experiment.measuring, repeats=1))
 
 
 def window_for(budget_s: float | None) -> float:

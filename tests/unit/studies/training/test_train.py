@@ -10,6 +10,7 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.recordings import breakdown_of
 from scalescope.experiment.yaml_file import Given
 from scalescope.studies.plan import Plan
+from scalescope.studies.prepared import prepare
 from scalescope.studies.request import Request
 from scalescope.studies.study import Host
 from scalescope.studies.trace.profiling import Profiling
@@ -25,7 +26,7 @@ def planned(machine: Machine, study: TrainStudy | None = None, **asked: str) -> 
     flags = {
         name: tuple(Given(text, f"--{name}") for text in texts.split(",")) for name, texts in asked.items()
     }
-    return (study or TrainStudy()).plan(Request(verb="train", flags=flags), Host(machine=machine))
+    return prepare(study or TrainStudy(), Request(verb="train", flags=flags)).on(Host(machine=machine)).plan
 
 
 def kinds(plan: Plan) -> list[tuple[str, ...]]:

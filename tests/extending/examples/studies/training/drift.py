@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from scalescope.experiment.expand import expand
+from scalescope.experiment.experiment import Experiment
 from scalescope.studies.plan import Plan
 from scalescope.studies.study import Host, Report, Study
 
 if TYPE_CHECKING:
     from scalescope.results.run import Run
-    from scalescope.studies.request import Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,9 +21,9 @@ class Drift(Study):
     runs_on_slurm: ClassVar[bool] = True
     defaults: ClassVar[Mapping[str, Any]] = {"repeats": 10, "window": 2.0}
 
-    def plan(self, request: "Request", host: Host) -> Plan:
-        experiment = request.experiment(self.defaults).with_default(world_size=(host.ranks or 1,))
-        expansion = expand(experiment, host.machine, many=request.yes)
+    def plan(self, experiment: Experiment, host: Host, *, many: bool = False) -> Plan:
+        experiment = experiment.with_default(world_size=(host.ranks or 1,))
+        expansion = expand(experiment, host.machine, many=many)
         return Plan(
             experiment=expansion.experiment,
             trials=expansion.trials,

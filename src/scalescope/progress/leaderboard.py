@@ -2,7 +2,7 @@
 
 from rich.text import Text
 
-from scalescope.cli.progress_state import CampaignProgress
+from scalescope.progress.state import CampaignProgress
 from scalescope.report.numbers import MISSING, counted, shortened
 from scalescope.results.printable import printable
 from scalescope.studies.study import InterimRow

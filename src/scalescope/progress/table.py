@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from scalescope.cli.progress_leaderboard import search_lines
-from scalescope.cli.progress_state import CampaignProgress, TimeLeft, TrialRow
+from scalescope.progress.leaderboard import search_lines
+from scalescope.progress.state import CampaignProgress, TimeLeft, TrialRow
 from scalescope.report.numbers import MISSING, counted
 from scalescope.report.training.launch_figures import main_figure, sample_rate
 from scalescope.results.printable import printable

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from scalescope.cli.progress_state import CampaignProgress
 from scalescope.experiment.trial import Trial
+from scalescope.progress.state import CampaignProgress
 from scalescope.report.placement import placement_lines
 from scalescope.report.render.terminal import console, show
 from scalescope.report.section import Section
@@ -101,7 +101,7 @@ class TerminalWatcher:
             return
         self._best = best.name
         if self._live is None or not sys.stdout.isatty():
-            from scalescope.cli.progress_leaderboard import best_line
+            from scalescope.progress.leaderboard import best_line
 
             self._print(best_line(best, self._progress.budget()))
 
@@ -125,7 +125,7 @@ class TerminalWatcher:
     def _drawn(self, target: "Console") -> "Text":
         from rich.text import Text
 
-        from scalescope.cli.progress_table import draw
+        from scalescope.progress.table import draw
 
         try:
             return draw(self._progress, target.width, target.height)
