@@ -1,5 +1,6 @@
 """What is asked of a SLURM job: its settings and its request, where it writes, and the script to submit."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,6 @@ from scalescope.secret_variables import looks_secret
 from scalescope.studies.execution import check_same_request
 from scalescope.studies.flags import deciding_flags, written_flags
 from scalescope.studies.prepared import Prepared
-from scalescope.studies.request import Request
 from scalescope.studies.stored import all_studies
 from scalescope.studies.study import Study
 
@@ -102,65 +102,69 @@ def prepared_job(prepared: Prepared, flags: Entries, setup: tuple[str, ...]) -> 
     named = prepared.output_dir
     resumed = named.absolute() if request.resume and named is not None else None
     before = {} if resumed is None else _record_of(resumed)
+    if resumed is not None:
+        _check_as_begun(prepared, resumed)
     shell_text = _stored_shell_text(before, flags, setup)
     template = before.get("template") if "slurm_template" not in flags else None
     flags = {**_entries(before.get("flags")), **flags}
-    setup = setup or _texts(before.get("setup"))
-    directory = Path(str(before.get("directory", Path.cwd())))  # files of the request are named from there
-    if resumed is not None:
-        _check_as_begun(prepared, resumed)
     asked = slurm_from(flags)
+    to_store: dict[str, Any] = {
+        "verb": study.verb,
+        "verb_flags": list(study.flags()),
+        "flags": {name: values[0].text for name, values in flags.items()},
+        "setup": list(setup or _texts(before.get("setup"))),
+        "directory": str(before.get("directory", Path.cwd())),  # files of the request are named from there
+        "template": template if isinstance(template, str) else _template(asked),
+    }
     if experiment.measuring.redact_env:
-        _refuse_secrets(setup)
-    template = template if isinstance(template, str) else _template(asked)
-    tasks_per_node = _tasks_per_node(asked, experiment)
-    _check_ranks(experiment, asked.nodes * tasks_per_node)
-
-    def job_at(path: Path) -> SlurmJob:
-        return SlurmJob(
-            name=experiment.measuring.name or f"scalescope-{request.verb}",
-            nodes=asked.nodes,
-            tasks_per_node=tasks_per_node,
-            cpus_per_task=asked.cpus_per_task or (4 if asked.gpus_per_node else 1),
-            gpus_per_node=asked.gpus_per_node,
-            partition=asked.partition,
-            account=asked.account,
-            time=asked.time,
-            setup=setup,
-            run_folder=path,
-            output=path / FOLDER,
-            directory=directory,
-            command=_command(study, request, path, experiment),
-            launches=_MOST_TURNS if study.takes_turns else experiment.measuring.repeats,
-            in_turn=study.takes_turns,
-            of_command=experiment.is_command,
-        )
-
+        _refuse_secrets(to_store["setup"])
     # What no job can have is refused before a folder is made.
-    sbatch_script(job_at(resumed or _new_path(prepared, makes=False)), template)
+    _script(_job(prepared, asked, to_store, resumed or _new_path(prepared, makes=False)), to_store)
     path = resumed or _new_path(prepared, makes=not request.dry_run)
-    job = job_at(path)
+    job = _job(prepared, asked, to_store, path)
     return SlurmRun(
         prepared=prepared,
         path=path,
         job=job,
-        script=sbatch_script(job, template),
+        script=_script(job, to_store),
         yaml=to_yaml(experiment, study.flags()),
         queue_timeout_s=asked.queue_timeout,
-        asked={
-            "verb": request.verb,
-            "verb_flags": list(study.flags()),
-            "flags": {name: values[0].text for name, values in flags.items()},
-            "setup": list(setup),
-            "directory": str(directory),
-            "template": template,
-        },
+        asked=to_store,
         notes=_notes(study, experiment, job),
         stored_shell_text=shell_text,
     )
 
 
-def _refuse_secrets(setup: tuple[str, ...]) -> None:
+def _job(prepared: Prepared, asked: Slurm, stored: dict[str, Any], path: Path) -> SlurmJob:
+    """The job of a run in the folder `path`; refuses ranks that it cannot have."""
+    study, experiment = prepared.study, prepared.experiment
+    tasks_per_node = _tasks_per_node(asked, experiment)
+    _check_ranks(experiment, asked.nodes * tasks_per_node)
+    return SlurmJob(
+        name=experiment.measuring.name or f"scalescope-{study.verb}",
+        nodes=asked.nodes,
+        tasks_per_node=tasks_per_node,
+        cpus_per_task=asked.cpus_per_task or (4 if asked.gpus_per_node else 1),
+        gpus_per_node=asked.gpus_per_node,
+        partition=asked.partition,
+        account=asked.account,
+        time=asked.time,
+        setup=tuple(stored["setup"]),
+        run_folder=path,
+        output=path / FOLDER,
+        directory=Path(stored["directory"]),
+        command=_command(prepared, path),
+        launches=_MOST_TURNS if study.takes_turns else experiment.measuring.repeats,
+        in_turn=study.takes_turns,
+        of_command=experiment.is_command,
+    )
+
+
+def _script(job: SlurmJob, stored: dict[str, Any]) -> str:
+    return sbatch_script(job, stored["template"])
+
+
+def _refuse_secrets(setup: Iterable[str]) -> None:
     """Refuse lines whose secrets the script of the job would store."""
     for number, line in enumerate(setup, start=1):
         if looks_secret("", line):
@@ -273,14 +277,15 @@ def _check_ranks(experiment: Experiment, tasks: int) -> None:
         raise BadInput("--link and --split-gpu cannot be used with --launcher slurm; use --launcher local")
 
 
-def _command(study: Study, request: Request, path: Path, experiment: Experiment) -> tuple[str, ...]:
+def _command(prepared: Prepared, path: Path) -> tuple[str, ...]:
     """What a step runs; a job that SLURM sends back to the queue keeps its budget, a new one gets its own."""
-    start = python_module("scalescope", request.verb, str(path / FOLDER / REQUEST))
+    study = prepared.study
+    start = python_module("scalescope", study.verb, str(path / FOLDER / REQUEST))
     flags = study.flags()
     if study.flags_may_differ:  # such as a gate: a single step cannot judge by it
         flags = written_flags(deciding_flags(flags, study.flags_may_differ))
-    words = [*start, *flags, f"--output-dir={path}", *(("--yes",) if request.yes else ())]
-    if experiment.measuring.budget is not None:
+    words = [*start, *flags, f"--output-dir={path}", *(("--yes",) if prepared.request.yes else ())]
+    if prepared.experiment.measuring.budget is not None:
         words.append(f"--budget-since={datetime.now(UTC).isoformat(timespec='milliseconds')}")
     return tuple(words)
 
