@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from scalescope.analysis.comm.curve import Curve
-from scalescope.analysis.prediction.forecasts.jobs import PredictedJob
 from scalescope.analysis.prediction.inputs import JobInputs
+from scalescope.analysis.prediction.jobs import PredictedJob
 from scalescope.analysis.prediction.measured_times import MeasuredTimes
 from scalescope.analysis.prediction.network import CollectiveTime
 from scalescope.analysis.prediction.profile import Gradient, RankProfile, Unit

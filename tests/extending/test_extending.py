@@ -16,7 +16,7 @@ from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.facts import facts_of
 from scalescope.errors import BadInput
 from scalescope.experiment.expand import expand
-from scalescope.report.chapter import chapters_of
+from scalescope.report.chapters import chapters_of
 from scalescope.report.memory.sections import memory_sections
 from scalescope.report.section import Section
 from scalescope.report.tuning.code import code_section

@@ -11,7 +11,7 @@ import pytest
 
 from scalescope.analysis.prediction import inputs
 from scalescope.cli import app
-from scalescope.report.chapter import chapters_of
+from scalescope.report.chapters import chapters_of
 from scalescope.results.ledger import ledger_file, read_ledger
 from scalescope.studies.report import ReportOptions, gather
 from tests.builders.profiles import GRADIENT_BYTES, GRADIENTS, made_profiles

@@ -13,7 +13,7 @@ from scalescope.cli import app
 from scalescope.errors import ExitCode
 from scalescope.experiment.trial import Trial
 from scalescope.launch.local import launcher as local
-from scalescope.report.chapter import chapters_of
+from scalescope.report.chapters import chapters_of
 from scalescope.report.section import Section
 from scalescope.results.run import Run, load_run
 from scalescope.studies.report import ReportOptions, gather

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from scalescope.errors import BadInput, StorageError
-from scalescope.report.chapter import chapters_of
-from scalescope.report.render.figure import Figure
+from scalescope.report.chapters import chapters_of
+from scalescope.report.figure import Figure
 from scalescope.studies.report import FORMATS, ReportOptions, gather, report
 from tests.builders.calling import called
 from tests.builders.runs import VERBS, make_failures, make_runs

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from scalescope.errors import BadInput, ExitCode, StorageError
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
-from scalescope.report.chapter import Chapter, chapters_of
+from scalescope.report.chapter import Chapter
+from scalescope.report.chapters import chapters_of
 from scalescope.report.performance import NOTHING, performance_text
 from scalescope.report.render.drawing import WIDTHS_IN, check_drawing, save
 from scalescope.report.render.page import page

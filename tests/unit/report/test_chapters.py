@@ -12,8 +12,9 @@ from scalescope.diagnose import step_facts
 from scalescope.experiment.trial import Trial
 from scalescope.report import analyzed_run as material_module
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
-from scalescope.report.chapter import Chapter, chapters_of, titled_by_run
+from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.chapters import (
+    chapters_of,
     datasets,
     environment,
     findings,
@@ -25,8 +26,8 @@ from scalescope.report.chapters import (
     trials,
     verdict,
 )
+from scalescope.report.figure import Figure
 from scalescope.report.render.drawing import svg_for_page
-from scalescope.report.render.figure import Figure
 from scalescope.report.section import Section
 from scalescope.results.run import Run
 from scalescope.results.traces.rank_trace import TracedRank, TracedStep

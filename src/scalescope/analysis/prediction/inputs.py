@@ -5,7 +5,7 @@ import functools
 from dataclasses import dataclass
 
 from scalescope.analysis.prediction.fitting import fitted_of
-from scalescope.analysis.prediction.forecasts.jobs import PredictedJob, predicted_jobs
+from scalescope.analysis.prediction.jobs import PredictedJob, predicted_jobs
 from scalescope.analysis.prediction.measured_times import MeasuredTimes, measured_times
 from scalescope.analysis.prediction.network import CollectiveTimes
 from scalescope.analysis.prediction.profiles import MeasuredProfile, profiles_of

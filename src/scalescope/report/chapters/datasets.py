@@ -9,8 +9,8 @@ from scalescope.report.analyzed_run import ReportInput, dataset_of, notes_of
 from scalescope.report.chapter import Chapter
 from scalescope.report.chapters.scaling import efficiency_panel, grouped, speedup_panel
 from scalescope.report.commands.jobs import units_of
+from scalescope.report.figure import Figure, Panel, Series
 from scalescope.report.numbers import counted, told_interval
-from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.training.sections import epoch_section
 from scalescope.report.varied import disambiguate
 

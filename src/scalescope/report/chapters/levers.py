@@ -5,8 +5,8 @@ from typing import Any
 
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, titled_by_run
+from scalescope.report.figure import Figure, Panel, Series
 from scalescope.report.numbers import signed_percent
-from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.section import Section
 from scalescope.report.tuning.sections import CURRENT
 from scalescope.results.run_folder import TUNING, read_json

@@ -8,9 +8,9 @@ from scalescope.analysis.prediction.timeline import TimelineEvent
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.caveats import context
 from scalescope.report.chapter import Chapter, titled_by_run
+from scalescope.report.figure import Figure, Panel, Series
 from scalescope.report.numbers import counted, percent
 from scalescope.report.prediction.sections import prediction_section, prediction_title
-from scalescope.report.render.figure import Figure, Panel, Series
 
 _MOST = 3  # jobs, of the newest runs first
 _MOST_BUCKETS = 24  # later ones share a row

@@ -10,8 +10,8 @@ from scalescope.experiment.trial import ABLATIONS
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.commands.jobs import job_name, units_of
+from scalescope.report.figure import Figure, Panel, Series
 from scalescope.report.numbers import counted, percent, told_interval
-from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.scaling.sections import table_section
 from scalescope.report.section import Section
 from scalescope.report.varied import shown_value, varied_settings

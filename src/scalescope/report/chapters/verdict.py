@@ -15,9 +15,9 @@ from scalescope.analysis.scaling.whole_step import WholeStep
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.chapters.step import STEP_COLOURS, Bar, bar_of, bars_panel
+from scalescope.report.figure import Figure, Panel, Series
 from scalescope.report.numbers import counted
 from scalescope.report.performance import headline
-from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.scaling.waterfall import visible_parts, waterfall_sections, whole_of
 from scalescope.report.section import Section
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.errors import CannotRun
-from scalescope.report.render.figure import Figure
+from scalescope.report.figure import Figure
 from scalescope.report.render.hover import with_values
 from scalescope.report.render.painting import (
     COLOURS,

@@ -7,8 +7,8 @@ shows titles by itself; the page's script shows them at once.
 import html
 import re
 
+from scalescope.report.figure import Figure, Panel, Series, shown_place, shown_value
 from scalescope.report.numbers import percent, significant
-from scalescope.report.render.figure import Figure, Panel, Series, shown_place, shown_value
 
 _MARK = re.compile(r'<g id="(mark-\d+-\d+(?:-\d+)?)">')
 _POINT = re.compile(r'<use [^>]*x="([^"]+)" y="([^"]+)"[^>]*/>')

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from scalescope.report.figure import Panel, Series
 from scalescope.report.numbers import data_size, shortened, significant
-from scalescope.report.render.figure import Panel, Series
 from scalescope.report.render.hover import mark_id
 
 # Distinguishable with colour blindness (Okabe and Ito 2008) and in grey; markers and dashes differ as well.

@@ -15,7 +15,7 @@ from scalescope.results.ranks.heartbeat import Phase
 from scalescope.worker.machine.timing import Clock
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.position import Position
-from scalescope.worker.training.activity.work import BatchWork, tensors_of, work_of
+from scalescope.worker.training.batch_work import BatchWork, tensors_of, work_of
 from scalescope.worker.training.ddp_logging import DdpWatch
 
 HOST_PARTS = ("input", "forward", "backward", "optimizer")

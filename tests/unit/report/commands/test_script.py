@@ -9,7 +9,7 @@ import pytest
 from scalescope.analysis.configurations import configurations
 from scalescope.experiment.ablations import without_communication
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, dataset_of
-from scalescope.report.chapter import chapters_of
+from scalescope.report.chapters import chapters_of
 from scalescope.report.commands.jobs import command_name, job_name, units_of
 from scalescope.report.commands.script import script_sections
 from scalescope.report.performance import performance_text

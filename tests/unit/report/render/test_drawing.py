@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from scalescope.report.figure import Figure, Kind, Panel, Series
 from scalescope.report.render.drawing import save, svg_for_page
-from scalescope.report.render.figure import Figure, Kind, Panel, Series
 from scalescope.report.render.painting import COLOURS
 from tests.builders.runs import HOSTILE
 

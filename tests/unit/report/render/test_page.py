@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from scalescope.errors import CannotRun
 from scalescope.report.chapter import Chapter
+from scalescope.report.figure import Figure, Panel, Series
 from scalescope.report.glossary import GLOSSARY
-from scalescope.report.render.figure import Figure, Panel, Series
 from scalescope.report.render.page import page
 from scalescope.report.render.terms import TermMarker, terms_in
 from scalescope.report.section import ListedFinding, Section, ShownCommand, Table

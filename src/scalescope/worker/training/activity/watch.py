@@ -11,7 +11,7 @@ from scalescope.worker.process.position import Position
 from scalescope.worker.training.activity.allocator import AllocatorWatch
 from scalescope.worker.training.activity.compilation import CompilationWatch
 from scalescope.worker.training.activity.garbage import GarbageWatch
-from scalescope.worker.training.activity.work import BatchWork, by_step, work_counters, work_samples
+from scalescope.worker.training.batch_work import BatchWork, by_step, work_counters, work_samples
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.step import StepWindow
 from scalescope.worker.training.warmup import RunSteps

@@ -14,7 +14,7 @@ from scalescope.worker.process.position import Position
 from scalescope.worker.training.activity.allocator import AllocatorWatch
 from scalescope.worker.training.activity.garbage import GarbageWatch
 from scalescope.worker.training.activity.watch import ActivityWatch
-from scalescope.worker.training.activity.work import (
+from scalescope.worker.training.batch_work import (
     BatchWork,
     by_step,
     work_counters,
