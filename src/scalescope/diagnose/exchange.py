@@ -50,11 +50,12 @@ def causes_of(facts: Facts) -> tuple[Cause, ...]:
     last = measured and explained and latency is False and _is_last_large(facts)
     only_last = last and is_only_last_exposed(facts)
     little_work = measured and explained and has_enough_work(facts) is False
+    is_small = facts.gradient_bytes is not None and facts.gradient_bytes < _SMALL_MODEL_BYTES
     decision = (
         # Even the smallest exchange takes far longer than elsewhere, whatever is trained.
         (Cause.LATENCY, pays_latency and is_slow_to_start(facts)),
         # No setting but the batch changes that starting an exchange takes as long as computing.
-        (Cause.SMALL_MODEL, pays_latency and little_work and _is_small_model(facts)),
+        (Cause.SMALL_MODEL, pays_latency and little_work and is_small),
         # The network is slow, or no batch could hide it. An upper bound of the wait is too little to say so;
         # then the links that were found say it.
         (Cause.BANDWIDTH, pays_bytes and bound and measured),
@@ -133,10 +134,6 @@ def is_latency(facts: Facts) -> bool | None:
     if latency_s is None:
         return None
     return exchange_s / len(facts.bucket_bytes or (1,)) < _MOSTLY_LATENCY * latency_s
-
-
-def _is_small_model(facts: Facts) -> bool:
-    return facts.gradient_bytes is not None and facts.gradient_bytes < _SMALL_MODEL_BYTES
 
 
 def wasted_by_buckets(facts: Facts) -> float:

@@ -1,7 +1,7 @@
 """The exchange of gradients: a finding for what limits it, and after it for what else is true of it."""
 
-import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
 from scalescope.analysis.comm.expected import Expected
 from scalescope.analysis.commands.batches import counts_tokens
@@ -26,18 +26,38 @@ _ONE_CORE = " Each rank has one core for compute and for gloo's thread, which ad
 _SMALLEST = "smallest all-reduce measured"
 
 
+class _Text(NamedTuple):
+    """A finding in words, and the part of what communication costs that it explains."""
+
+    claim: str
+    evidence: tuple[Evidence, ...]
+    advice: tuple[Advice, ...]
+    part: float = 1.0
+
+
 def rule(facts: Facts) -> tuple[Finding | Abstention, ...]:
-    if not facts.communication_lost:
+    lost, causes = facts.communication_lost, causes_of(facts)
+    if not lost:
         return ()
-    findings = [_FINDINGS[cause](facts) for cause in causes_of(facts)]
-    known = facts.exchange_s is not None  # otherwise what is found is not known to be the cause
-    placed = [
-        # The cause stands before what it explains, also where that is counted as more.
-        dataclasses.replace(finding, root=known and place == 0, symptom=finding.share > findings[0].share)
-        for place, finding in enumerate(findings)
-    ]
+    texts = [_TEXTS[cause](facts) for cause in causes]
+    findings = (
+        Finding(
+            rule=cause.value,
+            term=COMMUNICATION if facts.communication_is_measured else "",
+            claim=text.claim,
+            lost=text.part * lost,
+            share=text.part * lost / facts.ranks,
+            # The cause stands before what it explains, also where that is counted as more. It is not known
+            # to be the cause where the exchange was not measured.
+            root=cause is causes[0] and facts.exchange_s is not None,
+            symptom=text.part > texts[0].part,
+            evidence=text.evidence,
+            advice=text.advice,
+        )
+        for cause, text in zip(causes, texts, strict=True)
+    )
     undecided = _undecided(facts)
-    return (*placed, undecided) if undecided else tuple(placed)
+    return (*findings, undecided) if undecided else tuple(findings)
 
 
 def _undecided(facts: Facts) -> Abstention | None:
@@ -60,34 +80,10 @@ def _undecided(facts: Facts) -> Abstention | None:
     return Abstention(rule=Cause.NETWORK.value, missing=missing, argv=CHECK)
 
 
-def _finding(
-    facts: Facts,
-    cause: Cause,
-    claim: str,
-    *,
-    evidence: tuple[Evidence, ...],
-    advice: tuple[Advice, ...],
-    part: float = 1.0,
-) -> Finding:
-    """A finding that costs this part of what communication costs."""
-    lost = part * (facts.communication_lost or 0.0)
-    return Finding(
-        rule=cause.value,
-        term=COMMUNICATION if facts.communication_is_measured else "",
-        claim=claim,
-        lost=lost,
-        share=lost / facts.ranks,
-        evidence=evidence,
-        advice=advice,
-    )
-
-
-def _network(facts: Facts) -> Finding:
+def _network(facts: Facts) -> _Text:
     expected, rate = facts.expected, rate_of(facts)
     assert isinstance(expected, Expected)
-    return _finding(
-        facts,
-        Cause.NETWORK,
+    return _Text(
         f"Gradients travel at {rate / 1e9:,.2f} GB/s; {expected.path} should carry "
         f"{expected.bytes_per_s / 1e9:,.0f} GB/s (source: {expected.source}).",
         evidence=(
@@ -101,20 +97,13 @@ def _network(facts: Facts) -> Finding:
     )
 
 
-def _bandwidth(facts: Facts) -> Finding:
-    lost, exchange_s, sent, rate = (
-        facts.communication_lost,
-        facts.exchange_s,
-        facts.sent_bytes,
-        rate_of(facts),
-    )
+def _bandwidth(facts: Facts) -> _Text:
+    lost, exchange_s, sent = facts.communication_lost, facts.exchange_s, facts.sent_bytes
     assert lost is not None and exchange_s is not None and sent is not None
-    source, apart = facts.exchange_source, facts.communication_is_measured
+    rate, source, apart = rate_of(facts), facts.exchange_source, facts.communication_is_measured
     most = "" if apart else "at most "
     by = "step minus the same step without communication" if apart else "loss that no other term explains"
-    return _finding(
-        facts,
-        Cause.BANDWIDTH,
+    return _Text(
         f"Sending {sent / 1e6:.1f} MB of gradients takes {exchange_s * 1e3:.0f} ms at "
         f"{rate / 1e6:,.1f} MB/s{_of_the_expected(facts, rate)}; waiting for it costs {most}{lost:.2f} of "
         f"{facts.ranks} ranks.",
@@ -136,13 +125,11 @@ def _of_the_expected(facts: Facts, rate: float) -> str:
     return f", {percent(share)} of what {path} should carry" if share < 0.9 else f", what {path} should carry"
 
 
-def _latency(facts: Facts) -> Finding:
+def _latency(facts: Facts) -> _Text:
     count, latency_s = len(facts.bucket_bytes or (1,)), facts.latency_s
     assert latency_s is not None
     larger = advise_more(facts, "larger buckets, fewer exchanges", "bucket_cap_mb", 100.0)
-    return _finding(
-        facts,
-        Cause.LATENCY,
+    return _Text(
         f"Exchanges are so small that their latency dominates: {count} per step, about "
         f"{latency_s * 1e6:,.0f} µs each.{_ONE_CORE if facts.trial.gloo_shares_core else ''}",
         evidence=(
@@ -160,12 +147,10 @@ def _more_compute(facts: Facts) -> tuple[Advice, ...]:
     )
 
 
-def _small_model(facts: Facts) -> Finding:
+def _small_model(facts: Facts) -> _Text:
     gradient, compute_s, latency_s = facts.gradient_bytes, facts.compute_s, facts.latency_s
     assert gradient is not None and compute_s is not None and latency_s is not None
-    return _finding(
-        facts,
-        Cause.SMALL_MODEL,
+    return _Text(
         f"A step of this model ({gradient / 1e3:,.0f} kB of parameters) computes for "
         f"{compute_s * 1e3:.2f} ms, and an exchange takes at least {latency_s * 1e3:.2f} ms.",
         evidence=(
@@ -177,12 +162,10 @@ def _small_model(facts: Facts) -> Finding:
     )
 
 
-def _small_buckets(facts: Facts) -> Finding:
+def _small_buckets(facts: Facts) -> _Text:
     buckets, exchange_s, at_once_s = facts.bucket_bytes, facts.exchange_s, facts.exchange_at_once_s
     assert buckets is not None and exchange_s is not None and at_once_s is not None
-    return _finding(
-        facts,
-        Cause.SMALL_BUCKETS,
+    return _Text(
         f"Sending {len(buckets)} buckets takes {exchange_s * 1e3:.1f} ms; one bucket would take "
         f"{at_once_s * 1e3:.1f} ms.",
         part=wasted_by_buckets(facts),
@@ -195,7 +178,7 @@ def _small_buckets(facts: Facts) -> Finding:
     )
 
 
-def _last_bucket(facts: Facts) -> Finding:
+def _last_bucket(facts: Facts) -> _Text:
     buckets = facts.bucket_bytes
     assert buckets
     last, total = buckets[-1], sum(buckets)
@@ -205,9 +188,7 @@ def _last_bucket(facts: Facts) -> Finding:
         else f"{percent(last / total)} of the gradients are in the last"
     )
     smaller = advise(facts, "smaller buckets are sent earlier", "bucket_cap_mb")
-    return _finding(
-        facts,
-        Cause.LAST_BUCKET,
+    return _Text(
         f"{gradients} bucket ({last / 1e6:.1f} MB), which is sent when the "
         "backward pass is over and no compute is left to hide it.",
         # What smaller buckets could hide depends on when gradients are ready: at most half is claimed.
@@ -220,15 +201,13 @@ def _last_bucket(facts: Facts) -> Finding:
     )
 
 
-def _little_work(facts: Facts) -> Finding:
+def _little_work(facts: Facts) -> _Text:
     compute_s, exchange_s, batch = facts.compute_s, facts.exchange_s, facts.row.batch
     assert compute_s is not None and exchange_s is not None
     wanted_s = ENOUGH_WORK * exchange_s
     enough = max(2 * batch, 1 << max(1, round(batch * wanted_s / compute_s) - 1).bit_length())
     of_that = f"about {enough:,} tokens" if counts_tokens(facts.trial) else f"a batch of about {enough:,}"
-    return _finding(
-        facts,
-        Cause.LITTLE_WORK,
+    return _Text(
         f"A step computes for {compute_s * 1e3:.1f} ms and its exchange takes {exchange_s * 1e3:.1f} "
         f"ms; {of_that} would compute for {wanted_s * 1e3:.0f} ms, which can hide it.",
         evidence=(
@@ -242,7 +221,7 @@ def _little_work(facts: Facts) -> Finding:
     )
 
 
-_FINDINGS: dict[Cause, Callable[[Facts], Finding]] = {
+_TEXTS: dict[Cause, Callable[[Facts], _Text]] = {
     Cause.NETWORK: _network,
     Cause.BANDWIDTH: _bandwidth,
     Cause.LATENCY: _latency,
