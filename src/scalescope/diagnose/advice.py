@@ -9,9 +9,9 @@ from scalescope.catalog.cards import all_settings
 from scalescope.catalog.code_lines import CodeLine, ScriptContext
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import settings_of
+from scalescope.diagnose.exchange import is_bound_by_network
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Advice
-from scalescope.diagnose.network import is_bound_by_network
 from scalescope.experiment.same_job import BATCH
 from scalescope.experiment.trial import Trial
 from scalescope.results.run_commands import PROGRAM, Argv, command_on, flags_of

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import itertools
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
@@ -13,7 +14,7 @@ from scalescope.diagnose.finding import Abstention, Advice, Diagnosis, Finding
 from scalescope.diagnose.step_facts import StepFacts, step_facts_of
 from scalescope.results.run import Run
 
-Outcome = Finding | Abstention | None
+Outcome = Finding | Abstention
 NO_GAINS: Mapping[str, Mapping[str, float]] = {}
 
 
@@ -23,7 +24,7 @@ def diagnose(run: Run, steps: tuple[StepFacts, ...] | None = None) -> Diagnosis:
     `steps` are its facts of each step, where somebody has them already.
     """
     cases = facts_of(run)
-    of_run = [_applied(name, rule, run, cases) for name, rule in _rules(run_rules)]
+    of_run = [outcome for rule in _rules(run_rules) for outcome in _applied(rule, run, cases)]
     steps = step_facts_of(run) if steps is None else steps
     return diagnose_facts(cases, of_run, steps, gains_by_trial(run))
 
@@ -55,10 +56,8 @@ def diagnose_facts(
 
 def _outcomes(cases: tuple[Facts, ...], gains: Mapping[str, Mapping[str, float]]) -> Iterator[Outcome]:
     """Of all rules about ranks together, at every configuration of several."""
-    all_rules = list(_rules(rules))
-    for facts in cases:
-        for name, rule in all_rules:
-            outcome = _applied(name, rule, facts)
+    for facts, rule in itertools.product(cases, _rules(rules)):
+        for outcome in _applied(rule, facts):
             if isinstance(outcome, Finding):
                 outcome = dataclasses.replace(
                     outcome,
@@ -76,27 +75,29 @@ def _with_gains(advice: Iterable[Advice], gains: Mapping[str, float]) -> tuple[A
 
 def _step_outcomes(steps: tuple[StepFacts, ...]) -> Iterator[Outcome]:
     """Of all rules about a step, at every configuration."""
-    all_rules = list(_rules(step_rules))
-    for facts in steps:
-        for name, rule in all_rules:
-            outcome = _applied(name, rule, facts)
+    for facts, rule in itertools.product(steps, _rules(step_rules)):
+        for outcome in _applied(rule, facts):
             if isinstance(outcome, Finding) and len(steps) > 1:
                 outcome = dataclasses.replace(outcome, about=facts.about)
             yield outcome
 
 
-def _rules(package: ModuleType) -> Iterator[tuple[str, ModuleType]]:
+def _rules(package: ModuleType) -> Iterator[ModuleType]:
     for module in pkgutil.iter_modules(package.__path__):
-        yield module.name, importlib.import_module(f"{package.__name__}.{module.name}")
+        yield importlib.import_module(f"{package.__name__}.{module.name}")
 
 
-def _applied(name: str, module: ModuleType, *arguments: object) -> Outcome:
-    """The outcome of a rule; a failing rule must not cost a finished run its results."""
+def _applied(module: ModuleType, *arguments: object) -> tuple[Outcome, ...]:
+    """What a rule returns: one outcome, several or none. A failing rule must not cost a finished run its
+    results."""
     try:
-        outcome: Outcome = module.rule(*arguments)
+        outcome: Outcome | tuple[Outcome, ...] | None = module.rule(*arguments)
     except Exception as error:
-        return Abstention(rule=name, missing="the result", error=repr(error))
-    return outcome
+        name = module.__name__.rpartition(".")[2]
+        return (Abstention(rule=name, missing="the result", error=repr(error)),)
+    if isinstance(outcome, tuple):
+        return outcome
+    return () if outcome is None else (outcome,)
 
 
 def _once(findings: list[Finding]) -> list[Finding]:

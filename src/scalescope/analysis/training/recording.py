@@ -114,8 +114,10 @@ class StepRecording:
 
     @property
     def wait_cost_s(self) -> float:
-        """What the lines that wait cost a step, an estimate: the idle time after their waits, or the host's
-        time on them while the GPU had nothing to do, whichever is longer."""
+        """What the lines that wait in most steps cost, an estimate: the idle time after their waits, or the
+        host's time on them while the GPU had nothing to do, whichever is longer."""
+        if not self.frequent_waits:
+            return 0.0
         idle_s = self._recorded_idle_s
         share = self.parts[step_parts.IDLE_SYNC] / idle_s if idle_s else 0.0
         saved_s = 0.0 if self.replay is None else self.replay.sync_cost_s

@@ -2,9 +2,9 @@
 
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, SMALLER_BATCH, STRAGGLERS, Term
 from scalescope.diagnose.advice import advise
+from scalescope.diagnose.exchange import is_bound_by_network
 from scalescope.diagnose.facts import LEAST_SHARE, Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
-from scalescope.diagnose.network import is_bound_by_network
 from scalescope.results.run_commands import CHECK
 
 RULE = "ranks slow each other down"

@@ -16,12 +16,8 @@ _EXPANDABLE = "expandable_segments:True"
 
 
 def rule(facts: StepFacts) -> Finding | Abstention | None:
-    known = [activity.allocator for activity in facts.activities if activity.allocator is not None]
-    if not known:
-        return None
-    worst = max(known, key=_calls_s)
-    cost_s = _cost_s(facts, worst)
-    if not facts.is_worth(cost_s):
+    worst, cost_s = _worst(facts), requests_cost_s(facts)
+    if worst is None or not facts.is_worth(cost_s):
         return None
     retries, allocations, releases = worst.retries or 0.0, worst.allocations or 0.0, worst.releases or 0.0
     full = (
@@ -46,12 +42,19 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     )
 
 
-def _cost_s(facts: StepFacts, calls: AllocatorCalls) -> float:
+def _worst(facts: StepFacts) -> AllocatorCalls | None:
+    known = [activity.allocator for activity in facts.activities if activity.allocator is not None]
+    return max(known, key=_calls_s, default=None)
+
+
+def requests_cost_s(facts: StepFacts) -> float:
     """What the replay saves without these calls; where nothing was recorded, what so many calls take."""
+    worst = _worst(facts)
+    calls_s = 0.0 if worst is None else _calls_s(worst)
     replay = None if facts.recording is None else facts.recording.replay
     if replay is not None:
-        return replay.allocation_cost_s if _calls_s(calls) > 0.0 else 0.0
-    return min(_calls_s(calls), facts.step_s)
+        return replay.allocation_cost_s if calls_s > 0.0 else 0.0
+    return min(calls_s, facts.step_s)
 
 
 def _calls_s(calls: AllocatorCalls) -> float:

@@ -15,11 +15,8 @@ _ADVICE = (
 
 
 def rule(facts: StepFacts) -> Finding | Abstention | None:
-    known = [activity for activity in facts.activities if activity.garbage is not None]
-    if not known:
-        return None
-    worst = max(known, key=_pause_s)
-    garbage, cost_s = worst.garbage, _cost_s(facts, worst)
+    worst, cost_s = _worst(facts), pauses_cost_s(facts)
+    garbage = None if worst is None else worst.garbage
     if garbage is None or not facts.is_worth(cost_s):
         return None
     return facts.finding(
@@ -50,11 +47,16 @@ def _pause_s(activity: RankActivity) -> float:
     return 0.0 if activity.garbage is None else activity.garbage.pause_s
 
 
-def _cost_s(facts: StepFacts, worst: RankActivity) -> float:
+def _worst(facts: StepFacts) -> RankActivity | None:
+    return max(facts.activities, key=_pause_s, default=None)
+
+
+def pauses_cost_s(facts: StepFacts) -> float:
     """A GPU with enough queued work does not notice a pause of the host: it costs at most what the GPU waits
     for the host, or what single long steps take more."""
-    pause_s = _pause_s(worst)
-    if not facts.trial.on_gpu:
+    worst = _worst(facts)
+    pause_s = 0.0 if worst is None else _pause_s(worst)
+    if worst is None or not facts.trial.on_gpu:
         return pause_s
     replay = None if facts.recording is None else facts.recording.replay
     waits_s = 0.0 if replay is None else replay.step_s - replay.fast_host_s

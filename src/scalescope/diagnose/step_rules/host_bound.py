@@ -3,13 +3,11 @@
 from scalescope.diagnose.advice import advise, batch_name
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
-from scalescope.diagnose.step_rules.allocator_retries import rule as requests_memory
-from scalescope.diagnose.step_rules.garbage_collection import rule as collects_garbage
-from scalescope.diagnose.step_rules.host_synchronization import rule as waits_for_gpu
+from scalescope.diagnose.step_rules.allocator_retries import requests_cost_s
+from scalescope.diagnose.step_rules.garbage_collection import pauses_cost_s
 from scalescope.quantities import in_ms, milliseconds, percent
 
 RULE = "host-bound"
-_MORE_EXACT = (waits_for_gpu, requests_memory, collects_garbage)  # why the host cannot run ahead
 _BUSY = 0.7
 _SHORT_STEP_S = 0.02
 _ONE_CORE = 0.9  # of a core, all the time
@@ -23,6 +21,8 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     replay, kernels = facts.recording.replay, facts.recording.kernels
     if kernels is None or not facts.is_worth(replay.host_cost_s):
         return None
+    # Why the host cannot run ahead is a finding by itself.
+    why_s = (facts.recording.wait_cost_s, requests_cost_s(facts), pauses_cost_s(facts))
     median = facts.recording.kernel_median_s
     length = "" if median is None else f" of {median * 1e6:.0f} µs in the median"
     return facts.finding(
@@ -32,7 +32,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         f"{in_ms(replay.without_sync_s)}.",
         replay.host_cost_s,
         estimated=True,
-        symptom=any(isinstance(cause(facts), Finding) for cause in _MORE_EXACT),
+        symptom=any(map(facts.is_worth, why_s)),
         evidence=(
             Evidence(name="kernels", value=kernels, unit="per step", source="trace"),
             *(

@@ -17,7 +17,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     if recording is None:
         return None
     sites, cost_s = recording.frequent_waits, recording.wait_cost_s
-    if not sites or not facts.is_worth(cost_s):
+    if not facts.is_worth(cost_s):
         return None
     step_s = recording.step_s
     return facts.finding(

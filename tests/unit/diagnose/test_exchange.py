@@ -4,16 +4,15 @@ import pytest
 
 from scalescope.analysis.comm.expected import LOOPBACK, Expectable, Expected, UnknownRate
 from scalescope.analysis.scaling.waterfall import COMMUNICATION
-from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.network import (
+from scalescope.diagnose.exchange import (
     has_enough_work,
     is_bound_by_network,
     is_latency,
     is_slow_network,
     is_slow_to_start,
-    of_the_expected,
     rate_of,
 )
+from scalescope.diagnose.facts import Facts
 from tests.builders.facts import ON_GPUS, make_curve, make_facts
 
 SIZE = 1 << 26  # a point of every curve here
@@ -46,13 +45,6 @@ def test_the_rate_is_bus_bandwidth() -> None:
     assert rate_of(exchanging(latency_s=0.0)) == pytest.approx(1e9)
     assert rate_of(exchanging(latency_s=0.0, ranks=4)) == pytest.approx(1.5e9)
     assert rate_of(exchanging(latency_s=0.0, changes={"comm_hook": "fp16"})) == pytest.approx(1e9, rel=1e-3)
-    assert of_the_expected(exchanging(3e9, latency_s=0.0, expected=PCIE)) == (
-        ", 25 % of what PCIe 3 ×16 should carry"
-    )
-    assert of_the_expected(exchanging(1.2e10, latency_s=0.0, expected=PCIE)) == (
-        ", what PCIe 3 ×16 should carry"
-    )
-    assert of_the_expected(exchanging(3e9)) == ""
 
 
 @pytest.mark.parametrize(
