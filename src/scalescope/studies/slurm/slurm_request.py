@@ -14,7 +14,6 @@ from scalescope.experiment.given import Entries, Given
 from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
 from scalescope.interpreter import python_module
 from scalescope.launch.slurm.script import SlurmJob, sbatch_script
-from scalescope.results.old_formats import request_of_comment
 from scalescope.results.run_folder import new_run_path, read_json
 from scalescope.secret_variables import looks_secret
 from scalescope.studies.execution import check_same_request
@@ -54,13 +53,7 @@ def is_slurm_run(request: Request) -> bool:
     if not request.resume:
         return False
     path = _resumed_path(request)
-    return is_job_folder(path) and _verb_of(path) == request.verb
-
-
-def _verb_of(path: Path) -> str:
-    """The verb of a submitted run; jobs of earlier versions have it in the comment of their request."""
-    verb = _record_of(path).get("verb")
-    return verb if isinstance(verb, str) else request_of_comment(path / FOLDER / REQUEST)[0]
+    return is_job_folder(path) and _record_of(path).get("verb") == request.verb
 
 
 def prepare(study: Study, request: Request, flags: Entries, setup: tuple[str, ...]) -> SlurmRun:
@@ -222,7 +215,7 @@ def _as_begun(study: Study, request: Request, path: Path) -> Request:
     if request.file is None and not set(request.flags) - {"output_dir"}:
         request = dataclasses.replace(request, file=stored)
     check_same_request(stored, to_mapping(request.experiment({})), neutral_values(study.benchmark))
-    before = _record_of(path).get("verb_flags", list(request_of_comment(stored)[1]))
+    before = submitted_flags(path) or ()
     may_differ = study.flags_may_differ
     if deciding_flags(before, may_differ) != deciding_flags(study.flags(), may_differ):
         begun = " ".join(("scalescope", request.verb, *before))
