@@ -22,10 +22,11 @@ def without_misfits(kind: type[T], value: Any, whole: str, warn: Callable[[str],
 
     An object or row without a field that it must have does not fit. `value` itself is changed.
     """
+    adapter: TypeAdapter[T] = _adapter(kind)
     is_told = False  # what the second look finds is missing because the first one took it out
     while True:
         try:
-            return _adapter(kind).validate_json(json.dumps(value), strict=True)
+            return adapter.validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
             if error.error_count() > _MOST_PROBLEMS:
                 warn(f"{whole}: too much is broken")
@@ -37,9 +38,7 @@ def without_misfits(kind: type[T], value: Any, whole: str, warn: Callable[[str],
         is_told = True
         if () in places:
             return None
-        for *parents, last in sorted(
-            places, reverse=True
-        ):  # the last members first: the others keep their numbers
+        for *parents, last in sorted(places, reverse=True):  # so that members keep their numbers until then
             container = value
             for parent in parents:
                 container = container[parent]
@@ -47,7 +46,7 @@ def without_misfits(kind: type[T], value: Any, whole: str, warn: Callable[[str],
 
 
 @functools.cache
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
