@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 T = TypeVar("T")
 _LONGEST_NAME = 60
 _MOST_PROBLEMS = 10_000
+_adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 
 
 def problem_of(error: ValidationError, whole: str) -> str:
@@ -43,11 +44,6 @@ def without_misfits(kind: type[T], value: Any, whole: str, warn: Callable[[str],
             for parent in parents:
                 container = container[parent]
             del container[last]
-
-
-@functools.cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
 
 
 def _place(value: Any, loc: tuple[Any, ...]) -> tuple[Any, ...]:
