@@ -102,7 +102,7 @@ def worst_support(precision: str, sources: Iterable[Precisions]) -> PrecisionSup
 
 
 def _known_facts(cls: type, record: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a dataclass in a record, which may be older or newer; older ones name no precisions."""
+    """The fields of a dataclass in a record, which may have others."""
     names = {field.name for field in dataclasses.fields(cls)}
     facts = {key: value for key, value in record.items() if key in names}
     facts["precisions"] = tuple(

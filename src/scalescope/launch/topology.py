@@ -28,7 +28,7 @@ def host_topology(matrix: str | None, root: Path = ROOT, sites: Sequence[GpuSite
         nics=(*infiniband, *ethernet),
         gpu_paths={f"{low}-{high}": path for (low, high), path in links_of(text).items() if low < high},
         nic_paths={f"{gpu}-{name}": path for (gpu, name), path in nic_links_of(text).items()},
-        numa_cores={str(_number(node)): cores_of(_read(node / "cpulist")) for node in nodes},
+        numa_cores={_number(node): cores_of(_read(node / "cpulist")) for node in nodes},
         numa_distances=_distances(nodes),
     )
 

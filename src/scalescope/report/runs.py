@@ -14,7 +14,6 @@ from scalescope.experiment.yaml_file import read_experiment_file
 from scalescope.report.commands.jobs import command_name
 from scalescope.report.numbers import counted, data_rate, shortened, significant
 from scalescope.report.section import Section, Table
-from scalescope.results.old_formats import summary_status
 from scalescope.results.run_folder import (
     EXPERIMENT,
     JOB_REQUEST,
@@ -39,6 +38,7 @@ _LEFT_OUT = (
     "workload",
 )  # where the page is narrow, in this order
 _LONGEST_WORKLOAD = 11  # so that all that matters fits 80 columns
+_LONGEST_STATUS = 20
 _HEAD_BYTES = 1 << 14  # of results.json: what stands above the results themselves
 _RESULTS_BEGIN = b',\n "results": {'  # a line break is in no JSON text, so this is the key and no value
 RunStatus = Literal[
@@ -115,7 +115,9 @@ def headline_json(results: Mapping[str, Any], verb: str, launches: int) -> dict[
     figure = _figure(verb, results)
     return {
         "workloads": list(_workloads((*training, *_entries(results.get("memory"))))),
-        "trials": dict(Counter(summary_status(entry) for entry in training if "status" in entry)),
+        "trials": dict(
+            Counter(str(entry["status"])[:_LONGEST_STATUS] for entry in training if "status" in entry)
+        ),
         "launches": launches,
         "figure": None if figure is None else asdict(figure),
     }
@@ -203,7 +205,7 @@ def _status(path: Path, record: RunRecord) -> RunStatus:
         return record.end.why
     if (path / JOB_REQUEST).is_file():
         return "submitted"
-    return "killed" if (path / RUN).is_file() else "unknown"  # of runs from before it was recorded
+    return "killed" if (path / RUN).is_file() else "unknown"
 
 
 def _requested(path: Path) -> tuple[tuple[str, ...], int | None]:

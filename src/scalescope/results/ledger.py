@@ -242,12 +242,12 @@ def _parsed(line: bytes) -> LedgerEntry:
     """One line of a ledger; a ValueError says what is wrong with it."""
     from pydantic import ValidationError
 
+    from scalescope.results.stored.validation import problem_of
+
     try:
         entry = _adapter().validate_json(line)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{where}: {first['msg']}" if where else "not an entry") from None
+        raise ValueError(problem_of(error, "not an entry")) from None
     times_s = (entry.predicted_s, entry.low_s, entry.high_s, entry.measured_s)
     if not all(_SHORTEST_S <= time_s <= _LONGEST_S for time_s in times_s):
         raise ValueError("a time that no clock shows")

@@ -1,19 +1,14 @@
 """Formats of earlier versions: what they stored, in the words of today. Everything old is read here alone."""
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from scalescope.experiment.machines.nodes import NodeDifference
 from scalescope.results.result import RankRecord
-from scalescope.results.stored.regular_files import open_regular
 
 BUCKET_BYTES = "bucket_bytes"
 _ABLATIONS = {"noop_comm": "without_communication", "preloaded": "with_preloaded_input"}
 _INTERRUPTED = "interrupted by "  # how the reason of a launch began that a signal ended
 _LAUNCHES_OF_A_STAGE = 100
-_LONGEST_STATUS = 20
 _STAGES = ((95, "scaling"), (90, "confirm"), (40, "remove"), (1, "add"))
 _VALUES = {
     ("purpose", "listen"): "nccl_log",
@@ -37,12 +32,6 @@ def upgraded_result(raw: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def summary_status(entry: Mapping[str, Any]) -> str:
-    """How a trial of a results.json ended; earlier versions had an interruption only in its reason."""
-    interrupted = str(entry.get("reason")).startswith(_INTERRUPTED)
-    return "interrupted" if interrupted else str(entry["status"])[:_LONGEST_STATUS]
-
-
 def _stage(number: int) -> dict[str, Any]:
     """A stage of the search of tune, which was the hundreds of a launch's number."""
     kind, first = next((kind, first) for first, kind in _STAGES if number >= first)
@@ -62,18 +51,6 @@ def upgraded_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return dict(sorted(upgraded.items()))
 
 
-def request_of_comment(path: Path) -> tuple[str, tuple[str, ...]]:
-    """The verb and its flags from the comment that begins an experiment file; empty where it has none."""
-    try:
-        with os.fdopen(open_regular(path), encoding="utf-8", errors="replace") as stream:
-            words = stream.readline(10_000).removeprefix("#").split()
-        start, end = words.index("scalescope"), words.index("FILE")
-    except (OSError, ValueError):
-        return "", ()
-    verb, *flags = words[start + 1 : end] or [""]
-    return verb, tuple(flags)
-
-
 def bucket_bytes_of(record: RankRecord) -> tuple[int, ...] | None:
     """The sizes of a rank's gradient buckets, first to last; None where they are not known.
 
@@ -83,22 +60,3 @@ def bucket_bytes_of(record: RankRecord) -> tuple[int, ...] | None:
         return tuple(int(size) for size in record.samples[BUCKET_BYTES])
     sizes = str(record.counters.get(BUCKET_BYTES) or "").split(",")
     return tuple(map(int, sizes)) if all(size.isdecimal() and len(size) < 20 for size in sizes) else None
-
-
-def node_differences_of(environment: Mapping[str, Any]) -> tuple[NodeDifference, ...]:
-    """In what the nodes of an environment.json differ.
-
-    Each is an object today; earlier versions stored a sentence, `cores: 64 on n1, n2; 32 on n3`.
-    """
-    return tuple(
-        _from_sentence(stored) if isinstance(stored, str) else NodeDifference.from_json(stored)
-        for stored in environment.get("node_differences") or ()
-    )
-
-
-def _from_sentence(text: str) -> NodeDifference:
-    name, _, values = text.partition(": ")
-    parts = (part.rpartition(" on ") for part in values.split("; "))
-    return NodeDifference(
-        name=name, hosts_by_value={value: tuple(hosts.split(", ")) for value, _, hosts in parts}
-    )

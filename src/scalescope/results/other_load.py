@@ -75,7 +75,7 @@ class OtherLoad:
 
     @classmethod
     def from_json(cls, raw: object) -> "OtherLoad":
-        """Of an older run, or where nothing could be sampled: everything unknown."""
+        """Where nothing could be sampled, everything is unknown."""
         if not isinstance(raw, Mapping):
             return cls()
         known = {name: raw[name] for name in cls.__dataclass_fields__ if raw.get(name) is not None}

@@ -16,7 +16,6 @@ from typing import Any
 
 import scalescope
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.machines.nodes import differences
 from scalescope.inspection import TOOL_LIMIT_S, recorded_variables, run_tool
 from scalescope.results.result import Result
 
@@ -115,7 +114,6 @@ def describe_environment(
         "scalescope_version": version,
         "machine": facts,
         "nodes": {host: dataclasses.asdict(node) for host, node in nodes.items()},
-        "node_differences": [difference.to_json() for difference in differences(nodes)],
         "variables": recorded_variables(os.environ),
         "git": git_state(Path.cwd()),
     }

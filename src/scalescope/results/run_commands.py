@@ -108,7 +108,7 @@ def _stored_request(path: Path) -> dict[str, tuple[str, ...]]:
 
     try:
         written = read_experiment_file(path / EXPERIMENT)
-    except BadInput:  # a run that was imported, or is older than the file
+    except BadInput:  # a run that was imported
         return {}
     return {name: tuple(value.text for value in values) for name, values in written.items()}
 

@@ -28,6 +28,7 @@ PERFORMANCE = "performance_report.txt"
 EXPERIMENT = "experiment.yaml"
 ENVIRONMENT = "environment.json"
 JOB_REQUEST = "slurm/request.yaml"  # of a run that was submitted as a job
+JOB_RECORD = "slurm/job.json"
 LOCK = ".lock"
 _NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
 # Everything that scalescope writes directly into a run folder: what else lies there is somebody's.

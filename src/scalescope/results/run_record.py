@@ -2,18 +2,17 @@
 
 import math
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal
 
 from scalescope.results.files import to_text, write_atomically
-from scalescope.results.old_formats import request_of_comment, summary_status
 from scalescope.results.result import SCHEMA_VERSION
 from scalescope.results.run_folder import (
     EXPERIMENT,
+    JOB_RECORD,
     JOB_REQUEST,
-    RESULTS,
     RUN,
     TRIALS,
     find_runs,
@@ -21,16 +20,10 @@ from scalescope.results.run_folder import (
     writer_of,
 )
 from scalescope.results.stored.regular_files import Unreadable, parse_json, stored_lines
-from scalescope.results.stored.shapes import NUMBER, misfit
 
 WhyEnded = Literal["finished", "budget", "interrupted", "ranks_lost", "failed"]
 UNKNOWN_VERB = ""
 _MOST_RANKS = 1 << 24
-_END = {
-    **dict.fromkeys(("missing", "failed"), int),
-    **dict.fromkeys(("budget_s", "next_launch_s", "rest_s", "start_s"), NUMBER),
-    **dict.fromkeys(("why", "signal", "message"), str),
-}
 COMPARED = "compare"  # launches made in turns for a comparison: no request alone repeats them
 
 
@@ -90,60 +83,24 @@ def write_run_record(path: Path, record: RunRecord) -> None:
 
 
 def read_run_record(path: Path) -> RunRecord:
-    """The record of a run folder; of a run older than the file, what its request says of itself."""
+    """The record of a run folder; what it lacks, or has with another type, is unknown."""
     raw = read_json(path / RUN)
-    if not isinstance(raw, dict):
-        verb, flags = request_of_comment(path / EXPERIMENT)
-        if verb == UNKNOWN_VERB:
-            verb, flags = request_of_comment(path / JOB_REQUEST)
-        return RunRecord(verb=verb, flags=flags)
-    stored = raw.get("flags")
-    return RunRecord(
-        verb=_text(raw.get("verb")) or UNKNOWN_VERB,
-        flags=tuple(map(str, stored)) if isinstance(stored, list) else (),
-        name=_text(raw.get("name")),
-        directory=_text(raw.get("directory")),
-        started_at=_text(raw.get("started_at")),
-        repeatable=raw.get("repeatable") is not False,
-        attached_ranks=_count(raw.get("attached_ranks")),
-        end=_end_of(raw.get("end")),
-    )
+    if raw is None:  # a job that has not begun has what was asked of it
+        job = read_json(path / JOB_RECORD)
+        if not isinstance(job, dict):
+            return RunRecord()
+        raw = {"verb": job.get("verb"), "flags": job.get("verb_flags")}
+    from scalescope.results.stored.validation import without_misfits
 
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and 0 < value <= _MOST_RANKS and value is not True else None
-
-
-def _end_of(raw: Any) -> RunEnd | None:
-    if not isinstance(raw, dict) or raw.get("why") not in get_args(WhyEnded):
-        return None
-    if misfit(raw, _END, "end") is not None:
-        return None
-    known = {name: raw[name] for name in RunEnd.__dataclass_fields__ if name in raw}
-    return RunEnd(**known)
+    record = without_misfits(RunRecord, raw, RUN, lambda problem: None) or RunRecord()
+    is_possible = 0 < (record.attached_ranks or 1) <= _MOST_RANKS
+    return record if is_possible else replace(record, attached_ranks=None)
 
 
 def is_unfinished(path: Path, record: RunRecord | None = None) -> bool:
-    """Whether something of a run is left to measure, as far as its record and its summary tell."""
+    """Whether something of a run is left to measure; of one that was killed, or is a job, nobody knows."""
     end = (record or read_run_record(path)).end
-    if end is None and (path / RUN).is_file():
-        return True  # killed, or a job that has not ended
-    if end is not None and (end.why != "finished" or end.missing or end.failed):
-        return True
-    if end is not None and end.failed is not None:
-        return False
-    summary = read_json(path / RESULTS)
-    if not isinstance(summary, dict):
-        return True
-    try:
-        statuses = {summary_status(trial) for trial in summary["results"]["training"]}
-    except (AttributeError, KeyError, TypeError):
-        return False
-    return not statuses.isdisjoint(("failed", "hang", "interrupted"))
+    return end is None or end.why != "finished" or bool(end.missing or end.failed)
 
 
 def newest_unfinished_run(verb: str, root: Path) -> Path | None:
@@ -179,4 +136,5 @@ def _first_start(path: Path) -> str | None:
         record = parse_json(line)
     except (StopIteration, Unreadable):
         return None
-    return _text(record.get("started_at")) if isinstance(record, dict) else None
+    started_at = record.get("started_at") if isinstance(record, dict) else None
+    return started_at if isinstance(started_at, str) else None

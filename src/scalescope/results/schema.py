@@ -13,10 +13,9 @@ from pydantic import TypeAdapter, ValidationError
 from scalescope.results.old_formats import upgraded_result
 from scalescope.results.printable import encodable
 from scalescope.results.result import SCHEMA_VERSION, Result
-from scalescope.results.stored.records import check_records
+from scalescope.results.stored.regular_files import LARGEST_NUMBER
 from scalescope.results.stored.settings import check_settings
-from scalescope.results.stored.shapes import LARGEST_NUMBER
-from scalescope.results.stored.telemetry import telemetry_misfit
+from scalescope.results.stored.validation import problem_of
 
 _LONGEST_S, _SHORTEST_S = 1e9, 1e-12
 _LARGEST_COUNT = 1 << 40
@@ -32,23 +31,20 @@ def _adapter() -> TypeAdapter[Result]:
 
 def parse_result(line: bytes) -> Result:
     """One line of trials.jsonl; a ValueError says what is wrong with it."""
+    from scalescope.results.stored.records import check_records  # models, which take long to load
+
     if not line[:_START].lstrip().startswith(b"{"):  # padding of a damaged disk is not searched
         raise ValueError(NOT_A_RESULT)
     try:
         result = _validated(line)
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the line"
-        raise ValueError(f"{where}: {first['msg']}") from None
+        raise ValueError(problem_of(error, "the line")) from None
     if _major(result.schema_version) != _major(SCHEMA_VERSION):
         raise ValueError(f"schema {result.schema_version} is not {SCHEMA_VERSION}")
     _check_numbers(result)
     _check_times(result)
     check_settings(result.trial_id, result.settings)
     check_records(result)
-    misfit = telemetry_misfit(result.telemetry)
-    if misfit is not None:
-        raise ValueError(misfit)
     return result
 
 

@@ -48,7 +48,7 @@ class Topology:
     nics: tuple[NicSite, ...] = ()
     gpu_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)  # "0-1": "NV18"; smaller first
     nic_paths: Mapping[str, str] = dataclasses.field(default_factory=dict)  # "0-mlx5_0": "PIX"
-    numa_cores: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # by node's number
+    numa_cores: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # by node's number
     numa_distances: tuple[tuple[int, ...], ...] = ()  # as the kernel has them: 10 is local
 
     def path_between(self, low: int, high: int) -> str | None:
@@ -69,11 +69,13 @@ class Topology:
     def numa_nodes_of(self, cores: Iterable[int]) -> tuple[int, ...]:
         """The NUMA nodes that these cores belong to."""
         wanted = set(cores)
-        return tuple(sorted(int(node) for node, members in self.numa_cores.items() if wanted & set(members)))
+        return tuple(sorted(node for node, members in self.numa_cores.items() if wanted & set(members)))
 
     def numa_distance(self, node: int, other: int) -> int | None:
         """The kernel's distance between two NUMA nodes; None where it does not tell."""
-        order = sorted(map(int, self.numa_cores))
+        order = sorted(self.numa_cores)
+        if any(len(row) != len(order) for row in self.numa_distances):  # found by their position
+            return None
         try:
             return self.numa_distances[order.index(node)][order.index(other)]
         except (IndexError, ValueError):
@@ -93,7 +95,9 @@ class Topology:
                 nics=tuple(NicSite(**_known(NicSite, nic)) for nic in raw.get("nics", ())),
                 gpu_paths=dict(raw.get("gpu_paths", {})),
                 nic_paths=dict(raw.get("nic_paths", {})),
-                numa_cores={node: tuple(cores) for node, cores in dict(raw.get("numa_cores", {})).items()},
+                numa_cores={
+                    int(node): tuple(cores) for node, cores in dict(raw.get("numa_cores", {})).items()
+                },
                 numa_distances=tuple(tuple(row) for row in raw.get("numa_distances", ())),
             )
         except (AttributeError, TypeError, ValueError):
@@ -101,15 +105,12 @@ class Topology:
 
 
 def _known(kind: type, row: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row has of the fields of its kind; later versions may add some."""
+    """What a row has of the fields of its kind; it may have others."""
     return {field.name: row[field.name] for field in dataclasses.fields(kind) if field.name in row}
 
 
 def topologies_of(environment: Mapping[str, Any]) -> dict[str, Topology]:
-    """The topology of every host of an environment.json that recorded one.
-
-    Earlier versions stored the output of `nvidia-smi topo -m` under that name, which is not one.
-    """
+    """The topology of every host of an environment.json that recorded one."""
     systems = environment.get("systems")
     if not isinstance(systems, Mapping):
         host = str((environment.get("machine") or {}).get("host", "unknown"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from scalescope.errors import CannotRun
 from scalescope.experiment.machine import Gpu, Machine
-from scalescope.experiment.machines.nodes import differences, gpu_names
+from scalescope.experiment.machines.nodes import gpu_names
 from scalescope.launch.launcher import Launcher
 from scalescope.results.provenance import describe_environment, environment_id
 from scalescope.results.run import load_run
@@ -51,17 +51,12 @@ def _described(plan: Plan, launcher: Launcher) -> dict[str, Any]:
 def _with_new_hosts(stored: dict[str, Any], launcher: Launcher) -> dict[str, Any] | None:
     """The record with the hosts that a run went on to; `starts` has those of each start."""
     before, now = stored.get("nodes"), launcher.nodes()
-    if not isinstance(before, dict) or not before or set(now) <= set(before):
-        return None
-    try:
-        nodes = {host: Machine.from_json(machine) for host, machine in before.items()} | dict(now)
-    except (AttributeError, KeyError, TypeError):  # not ours to mend
+    if not before or set(now) <= set(before):
         return None
     systems = stored.get("systems") or {next(iter(before)): stored.get("system")}
     return {
         **stored,
-        "nodes": {host: dataclasses.asdict(node) for host, node in nodes.items()},
-        "node_differences": [difference.to_json() for difference in differences(nodes)],
+        "nodes": before | {host: dataclasses.asdict(node) for host, node in now.items()},
         "starts": [*stored.get("starts", [list(before)]), list(now)],
         "systems": {**systems, **launcher.systems()},
     }
@@ -102,10 +97,8 @@ def unlike_fields(before: Machine, now: Machine) -> list[str]:
 
 def _recorded(environment: dict[str, Any]) -> tuple[Machine | None, str]:
     """The machine that the run was begun on, and its id."""
-    try:
-        return Machine.from_json(environment["machine"]), str(environment["environment_id"])
-    except (AttributeError, KeyError, TypeError):
-        return None, ""
+    machine = environment.get("machine")
+    return None if machine is None else Machine.from_json(machine), environment.get("environment_id", "")
 
 
 def _alike(before: tuple[Gpu, ...], now: tuple[Gpu, ...]) -> bool:

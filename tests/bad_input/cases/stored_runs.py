@@ -4,6 +4,11 @@ from scalescope.errors import ExitCode
 from tests.bad_input.case import OLD_RUNS, Case, Content, Fifo, Folder, StoredRun, of_command
 
 _LINES = (OLD_RUNS / "train" / "trials.jsonl").read_text(encoding="utf-8")
+_MACHINE = (OLD_RUNS / "train" / "environment.json").read_text(encoding="utf-8")
+_ON_ANOTHER = {
+    "environment.json": _MACHINE.replace('"cpu_model": "', '"cpu_model": "other '),
+    "run.json": '{"verb": "train", "flags": ["--profile"]}',
+}
 _TABLE = "#  Rank  0 Group  0\n#  Rank  1 Group  0\n# Collective test starting: all_reduce_perf\n"
 
 
@@ -51,7 +56,7 @@ _EXPLAINED = (
         "--any-hardware",
         files={
             "r": StoredRun("train"),
-            "s": StoredRun("train", {"environment.json": '{"machine": {"cpu_model": "other"}}'}),
+            "s": StoredRun("train", _ON_ANOTHER),
         },
         code=ExitCode.CANNOT_RUN,
     ),
@@ -60,7 +65,7 @@ _EXPLAINED = (
         "resume: run of another machine",
         "resume r",
         "r was measured on another machine",
-        files={"r": StoredRun("train", {"environment.json": '{"machine": {"cpu_model": "other"}}'})},
+        files={"r": StoredRun("train", _ON_ANOTHER)},
         code=ExitCode.CANNOT_RUN,
     ),
     of_command(
@@ -70,15 +75,21 @@ _EXPLAINED = (
         files={"r": StoredRun("train", {"experiment.yaml": None})},
     ),
     of_command(
-        "resume: experiment with an unknown key",
+        "resume: without a record",
         "resume r",
         "r does not say which command made it",
+        files={"r": StoredRun("train", {"run.json": None})},
+    ),
+    of_command(
+        "resume: experiment with an unknown key",
+        "resume r",
+        "r/experiment.yaml:1: unknown key batchsize",
         files={"r": StoredRun("train", {"experiment.yaml": "batchsize: 4\n"})},
     ),
     of_command(
         "resume: experiment with a python object",
         "resume r",
-        "r does not say which command made it",
+        "r/experiment.yaml:1: tags",
         files={"r": StoredRun("train", {"experiment.yaml": "a: !!python/object/apply:os.system [id]\n"})},
     ),
     of_command(

@@ -94,7 +94,7 @@ def test_bad_input_is_one_line(run: Run, arguments: tuple[str, ...], message: st
 def test_other_hardware_ends_with_three_and_names_the_flag(run: Run, tmp_path: Path) -> None:
     environment_file = tmp_path / "slow" / "environment.json"
     recorded = json.loads(environment_file.read_text())
-    recorded["machine"]["gpus"] = [{"name": "a GPU"}]
+    recorded["machine"]["gpus"] = [{"index": 0, "name": "a GPU", "memory_bytes": 1 << 30, "uuid": "u"}]
     environment_file.write_text(json.dumps(recorded))
     ended = run("fast", "slow")
     assert (ended.code, ended.out) == (3, "")

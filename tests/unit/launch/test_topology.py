@@ -67,7 +67,7 @@ def host(tmp_path: Path) -> FakeHost:
 
 def test_numa_nodes_with_their_cores_and_distances(host: FakeHost) -> None:
     topology = host_topology(None, host.root, ())
-    assert topology.numa_cores == {"0": (0, 1, 4, 5), "1": (2, 3, 6, 7)}
+    assert topology.numa_cores == {0: (0, 1, 4, 5), 1: (2, 3, 6, 7)}
     assert topology.numa_distances == ((10, 21), (21, 10))
     assert topology.numa_distance(0, 1) == 21
     assert topology.numa_nodes_of([3, 7]) == (1,)

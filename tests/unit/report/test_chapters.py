@@ -33,7 +33,7 @@ from scalescope.results.run import Run
 from scalescope.results.traces.rank_trace import TracedRank, TracedStep
 from tests.builders.known_runs import make_run, make_trials
 from tests.builders.steps import halves_of
-from tests.simulated.launcher import CostModel
+from tests.simulated.launcher import TWO_CORES, CostModel
 
 EPOCHS = {
     "epoch_time_s": [0.3, 0.2, 0.2],
@@ -265,7 +265,8 @@ def test_a_run_on_several_nodes_names_them(nodes: int, shown: str) -> None:
 
 
 def test_what_a_run_without_scaling_finds_is_in_the_report() -> None:
-    recorded = {"node_differences": [{"name": "cores", "values": {"64": ["n1"], "32": ["n2"]}}]}
+    nodes = {"n1": dataclasses.replace(TWO_CORES, cores=64), "n2": dataclasses.replace(TWO_CORES, cores=32)}
+    recorded = {"nodes": {host: dataclasses.asdict(node) for host, node in nodes.items()}}
     run = dataclasses.replace(make_run(make_trials(), 1), environment=recorded)
     chapter = findings.chapter(report_input(run))
     assert chapter is not None

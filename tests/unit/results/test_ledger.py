@@ -106,7 +106,7 @@ def test_damaged_lines_are_counted_in_one_warning(file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("damaged\n" * 100)
     (warning,) = read_ledger(shipped=False).warnings
-    assert warning == f"{file}: 100 damaged lines left out; the first: line 1: not an entry"
+    assert warning.startswith(f"{file}: 100 damaged lines left out; the first: line 1: not an entry")
 
 
 _FIELDS = [*json.loads(ledger_line(ENTRY)), *(f"kind.{name}" for name in dataclasses.asdict(ENTRY.kind))]

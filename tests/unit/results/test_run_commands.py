@@ -13,7 +13,7 @@ from scalescope.results.run_commands import (
     repeating_command,
 )
 from scalescope.results.run_folder import EXPERIMENT
-from scalescope.results.run_record import RunRecord, read_run_record, write_run_record
+from scalescope.results.run_record import RunRecord, write_run_record
 from scalescope.studies.stored import all_studies
 
 
@@ -166,13 +166,6 @@ def test_a_command_takes_over_only_flags_that_its_verb_has(
 def test_a_stored_verb_that_does_not_measure_makes_no_command(verb: str, tmp_path: Path) -> None:
     assert repeating_command(tmp_path, RunRecord(verb=verb)) == ()
     assert command_on(tmp_path, verb, {}, ("--yes",)) == ()
-
-
-def test_the_first_line_of_a_request_is_not_the_command_to_repeat(tmp_path: Path) -> None:
-    """Runs of earlier versions have their verb there."""
-    (tmp_path / EXPERIMENT).write_text("# scalescope scale --setup=evil -- sh -c evil FILE\nbatch_size: 8\n")
-    record = read_run_record(tmp_path)
-    assert repeating_command(tmp_path, record) == ("scalescope", "scale", str(tmp_path / EXPERIMENT))
 
 
 def test_every_measuring_verb_is_known_with_flags_that_it_has() -> None:

@@ -1,6 +1,8 @@
-"""What is checked of stored launches: rows of tables, settings, and shapes of JSON."""
+"""What is checked of stored launches, and what stays of JSON with parts that do not fit."""
 
+import copy
 import json
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.result import to_json
 from scalescope.results.schema import parse_result
 from scalescope.results.stored.settings import check_settings
-from scalescope.results.stored.shapes import ANY_KEY, NUMBER, Row, fitting, misfit
+from scalescope.results.stored.validation import without_misfits
 from tests.builders.lines import TRIAL, line_of, make_result
 
 TABLES: dict[str, list[dict[str, Any]]] = {
@@ -51,7 +53,7 @@ def test_a_damaged_row_is_named(value: object) -> None:
             del damaged[name]
         if value == "1e999" and isinstance(row[name], str):
             continue  # text may be anything
-        where = rf"rank 0: {table}, row 1: {name}|ranks\.0\.tables\.{table}\.1"
+        where = rf"rank 0: {table}\.1\.{name}|ranks\.0\.tables\.{table}\.1"
         with pytest.raises(ValueError, match=where):
             parse_result(line_with(table, damaged))
 
@@ -122,63 +124,90 @@ def test_a_missing_setting_is_refused(name: str) -> None:
         check({key: value for key, value in TRIAL.settings.items() if key != name})
 
 
-SHAPE = {"name": str, "cores": int, "gpus": [{"memory": NUMBER}], "nodes": {ANY_KEY: {"cores": int}}}
-WHOLE = {"name": "a", "cores": 2, "gpus": [{"memory": 1.5}, {"memory": 3}], "nodes": {"n1": {"cores": 4}}}
+@pytest.mark.parametrize(
+    "telemetry",
+    [
+        {"gpus": None},
+        {"gpus": {"GPU-1": {"power_w": [1.0, "2"]}}},
+        {"gpus": {"GPU-1": {"power_limit_w": 1e300}}},
+        {"cpu": {"host_utilization": True}},
+        {"load": {"cores": 1.5}},
+        {"infiniband": {"mlx5_0/1": {"symbol_error": []}}},
+        {"hosts": {"n1": {"gpu_problem": 3}}},
+    ],
+)
+def test_telemetry_of_other_types_is_refused(telemetry: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"^telemetry: {next(iter(telemetry))}"):
+        parse_result(line_of(telemetry=telemetry).encode())
+    parse_result(line_of(telemetry={"added": 1, "cpu": {}, "gpus": {"GPU-1": {"power_w": [1]}}}).encode())
+
+
+@dataclass(kw_only=True)
+class Card:
+    name: str
+    memory: float | None = None
+    links: tuple[int, int] | None = None
+
+
+@dataclass(kw_only=True)
+class Node:
+    name: str | None = None
+    cores: int = 1
+    cards: tuple[Card, ...] = ()
+    sizes: dict[int, str] = field(default_factory=dict)
+    card: Card | None = None
+
+
+A = {"name": "a", "memory": 3}
+WHOLE = {"name": None, "cores": 2, "cards": [A, {"name": "b"}], "sizes": {"3": "x"}, "card": A, "more": [{}]}
+WITHOUT_CORES = {name: part for name, part in WHOLE.items() if name != "cores"}
+WITHOUT_CARD = {name: part for name, part in WHOLE.items() if name != "card"}
+
+
+def cleaned(value: Any) -> tuple[Any, list[str]]:
+    """What stays of a value, and what is told."""
+    warnings: list[str] = []
+    kept = without_misfits(Node, value, "the file", warnings.append)
+    return None if kept is None else value, warnings
 
 
 def test_what_fits_stays_as_it_is() -> None:
-    value = {**WHOLE, "later": [{"any": "thing"}], "name": None}
-    assert fitting(value, SHAPE, "", _fail) == value
-    assert misfit(WHOLE, SHAPE, "") is None
-
-
-def _fail(text: str) -> None:
-    raise AssertionError(text)
+    assert cleaned(copy.deepcopy(WHOLE)) == (WHOLE, [])
 
 
 @pytest.mark.parametrize(
     ("change", "named", "kept"),
     [
-        ({"cores": "2"}, "cores: expected a whole number", {k: v for k, v in WHOLE.items() if k != "cores"}),
-        ({"cores": True}, "cores: expected a whole number", {k: v for k, v in WHOLE.items() if k != "cores"}),
+        ({"cores": "2"}, "cores: Input should be a valid integer", WITHOUT_CORES),
+        ({"cores": True}, "cores: Input should be a valid integer", WITHOUT_CORES),
+        ({"cores": None}, "cores: Input should be a valid integer", WITHOUT_CORES),
+        ({"cards": [3, A, None]}, "cards.0: Input should be an object", {**WHOLE, "cards": [A]}),
+        ({"cards": [{}, A]}, "cards.0.name: Field required", {**WHOLE, "cards": [A]}),
         (
-            {"cores": 10**50},
-            "cores: expected a whole number",
-            {k: v for k, v in WHOLE.items() if k != "cores"},
+            {"cards": [A, {"name": 7}]},
+            "cards.1.name: Input should be a valid string",
+            {**WHOLE, "cards": [A]},
         ),
-        ({"gpus": {}}, "gpus: expected a list", {k: v for k, v in WHOLE.items() if k != "gpus"}),
-        ({"gpus": [3, {"memory": 1}]}, "gpus.0: expected an object", {**WHOLE, "gpus": [{"memory": 1}]}),
-        ({"nodes": {"n1": []}}, "nodes.n1: expected an object", {**WHOLE, "nodes": {}}),
-        ({"gpus": [{"memory": "x"}]}, "gpus.0.memory: expected a number", {**WHOLE, "gpus": [{}]}),
+        ({"cards": [{**A, "links": [1]}]}, "cards.0.links.1: Field required", {**WHOLE, "cards": [A]}),
+        ({"cards": [{**A, "links": [1, "2"]}]}, "cards.0.links.1: Input", {**WHOLE, "cards": [A]}),
+        ({"sizes": {"x": "y", "3": "x"}}, "sizes.x.[key]: Input should be a valid integer", WHOLE),
+        ({"card": {"memory": "x", "name": 3}}, "card.memory: Input should be a valid number", WITHOUT_CARD),
     ],
 )
 def test_what_does_not_fit_is_left_out_and_named(
     change: dict[str, Any], named: str, kept: dict[str, Any]
 ) -> None:
-    warnings: list[str] = []
-    assert fitting({**WHOLE, **change}, SHAPE, "", warnings.append) == kept
-    assert warnings == [named]
-    assert misfit({**WHOLE, **change}, SHAPE, "") == named
+    left, warnings = cleaned(copy.deepcopy({**WHOLE, **change}))
+    assert left == kept
+    assert sum(warning.startswith(named) for warning in warnings) == 1
+    places = {warning.partition(": ")[0] for warning in warnings}
+    assert len(places) == len(warnings)
 
 
 @pytest.mark.parametrize("value", [[], "text", 3, True])
 def test_what_is_no_object_at_all_is_nothing(value: object) -> None:
-    warnings: list[str] = []
-    assert fitting(value, SHAPE, "environment", warnings.append) is None
-    assert warnings == ["environment: expected an object"]
+    assert cleaned(value) == (None, ["the file: Input should be an object"])
 
 
-@pytest.mark.parametrize(
-    ("row", "named"),
-    [
-        ({"rate": 1.0}, "cards.1: name is missing"),
-        ({"name": None}, "cards.1: name is missing"),
-        ({"name": 7}, "cards.1.name: expected text"),
-    ],
-)
-def test_a_row_without_what_it_needs_is_left_out_and_named_once(row: dict[str, Any], named: str) -> None:
-    shape = {"cards": [Row({"name": str, "rate": NUMBER}, "name")]}
-    warnings: list[str] = []
-    kept = fitting({"cards": [{"name": "a"}, row]}, shape, "", warnings.append)
-    assert kept == {"cards": [{"name": "a"}]}
-    assert warnings == [named]
+def test_what_is_broken_throughout_is_told_in_one_line() -> None:
+    assert cleaned({"cards": [0] * 20_000}) == (None, ["the file: too much is broken"])

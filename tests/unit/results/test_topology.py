@@ -1,13 +1,13 @@
-"""Topologies as they are stored, and what earlier versions stored in another way."""
+"""Topologies as they are stored, sizes of buckets, and differences of nodes."""
 
 import pytest
 
 from scalescope.experiment.machines.nodes import NodeDifference
-from scalescope.results.old_formats import bucket_bytes_of, node_differences_of
+from scalescope.results.old_formats import bucket_bytes_of
 from scalescope.results.result import RankRecord
 from scalescope.results.topology import GpuSite, NicSite, Topology, core_list, cores_of, topologies_of
 
-ONE = Topology(numa_cores={"0": (0, 1)}, numa_distances=((10,),))
+ONE = Topology(numa_cores={0: (0, 1)}, numa_distances=((10,),))
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,14 @@ def test_every_host_that_recorded_a_topology_has_one() -> None:
     assert topologies_of(several) == {"n1": ONE}
 
 
-def test_what_a_later_version_adds_to_a_row_is_passed_over() -> None:
-    stored = {**ONE.to_json(), "gpus": [{"index": 0, "added_later": 1}]}
+def test_what_else_a_row_has_is_passed_over() -> None:
+    stored = {**ONE.to_json(), "gpus": [{"index": 0, "more": 1}]}
     read = Topology.from_json(stored)
     assert read is not None and read.gpus == (GpuSite(index=0),)
 
 
 @pytest.mark.parametrize("system", [{"topology": "\tGPU0\nGPU0\t X\n"}, {"topology": None}, {}, None])
-def test_what_earlier_versions_stored_is_not_a_topology(system: object) -> None:
+def test_what_is_no_topology(system: object) -> None:
     assert topologies_of({"machine": {"host": "n1"}, "system": system}) == {}
     assert topologies_of({}) == {}
 
@@ -55,6 +55,13 @@ def test_a_gpu_is_found_with_and_without_the_prefix_of_its_id() -> None:
     topology = Topology(gpus=(GpuSite(index=3, uuid="1f2e"),))
     assert topology.gpu("GPU-1f2e") == topology.gpu("1f2e") == topology.gpus[0]
     assert topology.gpu("") is topology.gpu(None) is topology.gpu("other") is None
+
+
+def test_distances_are_found_in_a_whole_table_only() -> None:
+    nodes = {0: (0, 1), 2: (2, 3)}
+    assert Topology(numa_cores=nodes, numa_distances=((10, 21), (21, 10))).numa_distance(0, 2) == 21
+    assert Topology(numa_cores=nodes, numa_distances=((10,), (21, 10))).numa_distance(0, 2) is None
+    assert Topology(numa_cores=nodes).numa_distance(0, 2) is None
 
 
 def test_the_nearest_card_has_the_shortest_path() -> None:
@@ -84,15 +91,6 @@ def test_bucket_sizes(kept: dict[str, object], sizes: tuple[int, ...] | None) ->
 
 
 DIFFERENCE = NodeDifference(name="GPUs", hosts_by_value={"8 x NVIDIA H100": ("n1", "n2"), "none": ("n3",)})
-
-
-@pytest.mark.parametrize("stored", [DIFFERENCE.to_json(), DIFFERENCE.text])
-def test_node_differences(stored: object) -> None:
-    assert node_differences_of({"node_differences": [stored]}) == (DIFFERENCE,)
-
-
-def test_a_run_that_recorded_no_differences_has_none() -> None:
-    assert node_differences_of({}) == node_differences_of({"node_differences": None}) == ()
 
 
 def test_a_difference_as_a_sentence() -> None:

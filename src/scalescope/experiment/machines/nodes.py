@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from scalescope.experiment.machine import Gpu, Machine, Precisions, worst_support
 
@@ -24,15 +23,6 @@ class NodeDifference:
     def text(self) -> str:
         """`cores: 64 on n1, n2; 32 on n3`."""
         return f"{self.name}: {self.values_text}"
-
-    def to_json(self) -> dict[str, Any]:
-        values = {value: list(hosts) for value, hosts in self.hosts_by_value.items()}
-        return {"name": self.name, "values": values}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> "NodeDifference":
-        values = {str(value): tuple(map(str, hosts)) for value, hosts in stored["values"].items()}
-        return cls(name=str(stored["name"]), hosts_by_value=values)
 
 
 def combined_machine(nodes: Mapping[str, Machine], ranks: Mapping[str, int]) -> Machine:

@@ -6,7 +6,6 @@ and a small compressed file may hold gigabytes.
 
 import errno
 import json
-import math
 import os
 import stat
 import zlib
@@ -20,9 +19,10 @@ LARGEST_FILE_BYTES = 64 << 20  # of a JSON or text file
 LARGEST_TRACE_BYTES = 256 << 20  # unpacked
 LARGEST_LINE_BYTES = 256 << 20  # of trials.jsonl: a thousand ranks with thousands of steps
 LARGEST_LINES_BYTES = 8 << 30  # of the whole file
+LARGEST_NUMBER = 1e39  # more than a 32-bit float holds; its powers are still numbers
 _GZIP = b"\x1f\x8b"
 _DEEPEST = 100  # values inside each other
-_LONGEST_NUMBER = 40  # digits
+_LONGEST_NUMBER = 39  # digits
 _FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -116,10 +116,10 @@ def stored_lines(path: Path, warn: Callable[[str], None]) -> Iterator[tuple[int,
 
 
 def parse_json(content: bytes | str) -> object:
-    """A JSON value without NaN, endless numbers, lone surrogates and deep nesting; Unreadable otherwise."""
+    """A JSON value without NaN, huge numbers, lone surrogates and deep nesting; Unreadable otherwise."""
     try:
         value = json.loads(
-            content, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole_number
+            content, parse_constant=_refuse_constant, parse_float=_number, parse_int=_whole_number
         )
     except RecursionError:
         raise Unreadable("the file is nested too deeply") from None
@@ -157,9 +157,9 @@ def _refuse_constant(word: str) -> float:
     raise Unreadable(f"the file contains {word}, which is not a number")
 
 
-def _finite(text: str) -> float:
+def _number(text: str) -> float:
     number = float(text)
-    if not math.isfinite(number):
+    if not abs(number) <= LARGEST_NUMBER:
         raise Unreadable(f"the file contains the number {text[:20]}, which is too large")
     return number
 

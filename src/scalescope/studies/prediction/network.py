@@ -1,9 +1,10 @@
 """--network: times of collectives by name, from a run, from nccl-tests, or from a curve.json."""
 
 import json
-import math
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import BaseModel, Field, PositiveInt, ValidationError
 
 from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.prediction.measured_times import MeasuredTimes, measured_times
@@ -12,6 +13,19 @@ from scalescope.errors import BadInput
 from scalescope.report.comm.nccl_tests import parse, read_output
 from scalescope.results.run import load_run
 from scalescope.results.run_folder import is_run_folder
+from scalescope.results.stored.validation import problem_of
+
+Points = dict[tuple[str, int], list[tuple[int, float]]]
+
+
+class _Curve(BaseModel, defer_build=True):
+    collective: str
+    world_size: int
+    points: list[tuple[PositiveInt, Annotated[float, Field(gt=0, allow_inf_nan=False)]]]
+
+
+class _CurveFile(BaseModel, defer_build=True):
+    curves: list[_Curve]
 
 
 def network_of(text: str) -> CollectiveTimes:
@@ -61,9 +75,6 @@ def _of_file(path: Path) -> CollectiveTimes:
     return times
 
 
-Points = dict[tuple[str, int], list[tuple[int, float]]]
-
-
 def _curves_of_nccl_tests(text: str, path: Path) -> Points:
     points: Points = {}
     for row in parse(text, f"--network {path}"):
@@ -84,23 +95,11 @@ def _curves_in(text: str, path: Path) -> Points | None:
         return None
     if not isinstance(raw, dict) or "curves" not in raw:
         return None
-    points: Points = {}
     try:
-        for curve in raw["curves"]:
-            points.setdefault((str(curve["collective"]), int(curve["world_size"])), []).extend(
-                _point(size, time_s) for size, time_s in curve["points"]
-            )
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BadInput(f"--network {path}: not a curve.json: {_why(error)}") from None
+        curves = _CurveFile.model_validate(raw).curves
+    except ValidationError as error:
+        raise BadInput(f"--network {path}: not a curve.json: {problem_of(error, 'the file')}") from None
+    points: Points = {}
+    for curve in curves:
+        points.setdefault((curve.collective, curve.world_size), []).extend(curve.points)
     return points
-
-
-def _point(size: Any, time_s: Any) -> tuple[int, float]:
-    point = int(size), float(time_s)
-    if point[0] <= 0 or not (math.isfinite(point[1]) and point[1] > 0.0):
-        raise ValueError(f"bytes and seconds must be above 0, got {size!r} and {time_s!r}")
-    return point
-
-
-def _why(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)

@@ -5,11 +5,10 @@ import stat
 from pathlib import Path
 
 from scalescope.errors import BadInput
-from scalescope.results.run_folder import EXPERIMENT, JOB_REQUEST, RUN, TRIALS
+from scalescope.results.run_folder import EXPERIMENT, JOB_RECORD, JOB_REQUEST, RUN, TRIALS
 
-JOB = "slurm/job.json"
 # What commands, workload files and environment variables of further launches are read from.
-_SOURCES = ("", "slurm", EXPERIMENT, RUN, TRIALS, JOB_REQUEST, JOB)
+_SOURCES = ("", "slurm", EXPERIMENT, RUN, TRIALS, JOB_REQUEST, JOB_RECORD)
 _ROOT = 0
 
 

@@ -14,7 +14,6 @@ from scalescope.experiment.given import Entries, Given
 from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
 from scalescope.interpreter import python_module
 from scalescope.launch.slurm.script import SlurmJob, sbatch_script
-from scalescope.results.old_formats import request_of_comment
 from scalescope.results.run_folder import new_run_path, read_json
 from scalescope.secret_variables import looks_secret
 from scalescope.studies.execution import check_same_request
@@ -84,13 +83,7 @@ def _continues_job(prepared: Prepared) -> bool:
     path = prepared.output_dir
     if not prepared.request.resume or path is None:
         return False
-    return is_job_folder(path) and _verb_of(path) == prepared.study.verb
-
-
-def _verb_of(path: Path) -> str:
-    """The verb of a submitted run; jobs of earlier versions have it in the comment of their request."""
-    verb = _record_of(path).get("verb")
-    return verb if isinstance(verb, str) else request_of_comment(path / FOLDER / REQUEST)[0]
+    return is_job_folder(path) and _record_of(path).get("verb") == prepared.study.verb
 
 
 def prepared_job(prepared: Prepared, flags: Entries, setup: tuple[str, ...]) -> SlurmRun:
@@ -250,7 +243,7 @@ def _check_as_begun(prepared: Prepared, path: Path) -> None:
     if not stored.is_file():
         raise BadInput(f"--resume: {path} has no run that SLURM began")
     check_same_request(stored, to_mapping(prepared.experiment), neutral_values(study.benchmark))
-    before = _record_of(path).get("verb_flags", list(request_of_comment(stored)[1]))
+    before = submitted_flags(path) or ()
     may_differ = study.flags_may_differ
     if deciding_flags(before, may_differ) != deciding_flags(study.flags(), may_differ):
         begun = " ".join(("scalescope", study.verb, *before))

@@ -20,7 +20,7 @@ TOPOLOGY = Topology(
     ),
     gpu_paths={"0-1": "SYS"},
     nic_paths={"0-mlx5_0": "PIX", "0-mlx5_1": "SYS", "1-mlx5_0": "SYS", "1-mlx5_1": "PXB"},
-    numa_cores={"0": (0, 1), "1": (2, 3)},
+    numa_cores={0: (0, 1), 1: (2, 3)},
     numa_distances=((10, 21), (21, 10)),
 )
 

@@ -43,7 +43,7 @@ def test_a_rank_on_the_other_socket_is_named_with_the_distance() -> None:
 
 def test_unknown_cores_are_not_judged() -> None:
     assert "cores of every rank" in abstention(far_cores.rule(far(None), ())).missing
-    one_node = dataclasses.replace(TOPOLOGY, numa_cores={"0": (0, 1, 2, 3)}, numa_distances=((10,),))
+    one_node = dataclasses.replace(TOPOLOGY, numa_cores={0: (0, 1, 2, 3)}, numa_distances=((10,),))
     assert far_cores.rule(run_of(environment("n1", topology=one_node)), ()) is None
     assert far_cores.rule(run_of({}), ()) is None
 
@@ -123,17 +123,12 @@ def test_a_few_gpus_do_not_need_all_cards_and_slower_ones_are_for_something_else
 # nodes that should be alike
 
 
-CORES = {"name": "cores", "values": {"64": ["n1"], "32": ["n2"]}}
-CORES_AS_SENTENCE = "cores: 64 on n1; 32 on n2"  # as earlier versions stored it
-
-
-def run_on(*differences: object, **cores: int) -> Run:
+def run_on(**cores: int) -> Run:
     """A run on nodes with so many cores each."""
     nodes = {
         host: dataclasses.asdict(dataclasses.replace(TWO_CORES, cores=count)) for host, count in cores.items()
     }
-    environment = {"node_differences": list(differences), "nodes": nodes}
-    return Run(path=Path("run"), environment=environment, results=(), warnings=())
+    return Run(path=Path("run"), environment={"nodes": nodes}, results=(), warnings=())
 
 
 def behind(rank: int, *, persistent: bool = True) -> Straggler:
@@ -141,14 +136,13 @@ def behind(rank: int, *, persistent: bool = True) -> Straggler:
 
 
 def test_equal_nodes_give_no_finding() -> None:
-    assert unequal_nodes.rule(run_on(), ()) is None
-    old = Run(path=Path("run"), environment={}, results=(), warnings=())
-    assert unequal_nodes.rule(old, ()) is None
+    assert unequal_nodes.rule(run_on(n1=64, n2=64), ()) is None
+    unknown = Run(path=Path("run"), environment={}, results=(), warnings=())
+    assert unequal_nodes.rule(unknown, ()) is None
 
 
-@pytest.mark.parametrize("stored", [CORES, CORES_AS_SENTENCE])
-def test_a_run_without_scaling_has_the_finding_too(stored: object) -> None:
-    (found,) = diagnose(run_on(stored)).findings
+def test_a_run_without_scaling_has_the_finding_too() -> None:
+    (found,) = diagnose(run_on(n1=64, n2=32)).findings
     assert found.rule == "nodes differ"
     assert found.claim.startswith("cores: 64 on n1; 32 on n2. ")
     assert found.share == 0.0
@@ -157,7 +151,7 @@ def test_a_run_without_scaling_has_the_finding_too(stored: object) -> None:
 
 def test_where_one_rank_is_late_its_node_is_named_with_what_it_costs() -> None:
     late = make_facts({STRAGGLERS: 0.02}, ranks=4, straggler=behind(2), hosts=("n1", "n1", "n2", "n2"))
-    found = unequal_nodes.rule(run_on(CORES, n1=64, n2=32), (late,))
+    found = unequal_nodes.rule(run_on(n1=64, n2=32), (late,))
     assert found is not None
     assert "rank 2 on n2" in found.claim.lower()
     assert found.share == pytest.approx(0.2)
@@ -167,16 +161,16 @@ def test_where_one_rank_is_late_its_node_is_named_with_what_it_costs() -> None:
 
 def test_a_late_rank_like_most_or_uncertain_is_not_for_the_difference() -> None:
     late = make_facts({STRAGGLERS: 0.02}, ranks=3, straggler=behind(1), hosts=("n1", "n2", "n3"))
-    found = unequal_nodes.rule(run_on(CORES, n1=64, n2=32, n3=32), (late,))
+    found = unequal_nodes.rule(run_on(n1=64, n2=32, n3=32), (late,))
     assert found is not None and found.share == 0.0
     doubtful = Estimate(0.02, -0.01, 0.05)
     late = make_facts({STRAGGLERS: doubtful}, straggler=behind(1), hosts=("n1", "n2"))
-    found = unequal_nodes.rule(run_on(CORES, n1=64, n2=32), (late,))
+    found = unequal_nodes.rule(run_on(n1=64, n2=32), (late,))
     assert found is not None and found.share > 0.0 and not found.certain
 
 
 @pytest.mark.parametrize("hosts", [(), ("n1", "n2")])
 def test_no_node_is_named_if_the_host_of_the_late_rank_is_unknown(hosts: tuple[str, ...]) -> None:
     changing = make_facts({STRAGGLERS: 0.02}, straggler=behind(1, persistent=not hosts), hosts=hosts)
-    found = unequal_nodes.rule(run_on(CORES, n1=64, n2=32), (changing,))
+    found = unequal_nodes.rule(run_on(n1=64, n2=32), (changing,))
     assert found is not None and found.share == 0.0

@@ -27,7 +27,7 @@ def test_the_topology_of_the_node_is_described(watch: NodeWatch, tmp_path: Path)
     node.mkdir(parents=True)
     (node / "cpulist").write_text("0-3\n")
     answer = watch.answer({"topology": "\tGPU0\tGPU1\nGPU0\t X \tNV4\nGPU1\tNV4\t X \n"})
-    assert answer["topology"]["numa_cores"] == {"0": (0, 1, 2, 3)}
+    assert answer["topology"]["numa_cores"] == {0: (0, 1, 2, 3)}
     assert answer["topology"]["gpu_paths"] == {"0-1": "NV4"}
 
 

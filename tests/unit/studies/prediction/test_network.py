@@ -46,9 +46,12 @@ def test_a_name() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"curves": [{"collective": "all_reduce"}]}', "not a curve.json: 'world_size' is missing"),
-        ('{"curves": [{"collective": "x", "world_size": 2, "points": [[0, 1]]}]}', "must be above 0"),
-        ('{"curves": [{"collective": "x", "world_size": 2, "points": [[8, 1e999]]}]}', "must be above 0"),
+        (
+            '{"curves": [{"collective": "all_reduce"}]}',
+            "not a curve.json: curves.0.world_size: Field required",
+        ),
+        ('{"curves": [{"collective": "x", "world_size": 2, "points": [[0, 1]]}]}', "points.0.0: Input"),
+        ('{"curves": [{"collective": "x", "world_size": 2, "points": [[8, 1e999]]}]}', "points.0.1: Input"),
         ('{"curves": 3}', "not a curve.json"),
         ('{"curves": []}', "no curve of two or more ranks"),
         ("nothing of the kind", "contains neither a table nor JSON of nccl-tests"),

@@ -136,7 +136,7 @@ def test_damaged_entries_are_left_out() -> None:
     remember(made(0), made(1))
     stored = json.loads(history_file().read_text())
     runs = stored["machines"][HERE]["runs"]
-    bad = [{**runs[0], "mean": value} for value in ("x", None, 1e300)] + [3, {}]
+    bad = [{**runs[0], "mean": value} for value in ("x", None, 1e30)] + [3, {}]
     stored["machines"][HERE]["runs"] = [*bad, *runs]
     history_file().write_text(json.dumps(stored))
     assert len(read_history(HERE)) == 2
