@@ -225,10 +225,3 @@ def smallest_effect(
     deviation = math.sqrt(variance * 2.0 / count + spread.of_a_difference[0])
     half = (t_quantile(0.975, freedom) + t_quantile(0.8, freedom)) * deviation
     return math.expm1(half)
-
-
-def half_width_at_most(pair: Pair, comparing: Comparing, spread: RunSpread) -> float:
-    """A claim's half width with very many launches of the first side: the other side's noise is left."""
-    other = pair[1]
-    parts = [(statistics.variance(other) / len(other), len(other) - 1.0), spread.of_a_difference]
-    return comparing.claim_half_width(contrast_of_parts(0.0, parts))
