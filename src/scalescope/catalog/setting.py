@@ -22,6 +22,7 @@ _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)(ms|s|m|h)?")
 _DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
 _BYTES = re.compile(r"([0-9]+)(?:([kKmMgGtT])(?:i?[bB])?|[bB])?")  # 1024 a step, as in nccl-tests
 _TRUE = {"true", "yes", "on"}
 _FALSE = {"false", "no", "off"}
@@ -257,6 +258,14 @@ def check_value(setting: Setting, value: Scalar, origin: str) -> Scalar:
         if setting.high is not None and value > setting.high:
             raise BadInput(f"{origin}: must be at most {setting.high:.15g}, got {value:.15g}")
     return value
+
+
+def threshold_from(text: str, origin: str) -> float:
+    """The share of a percentage such as 3%."""
+    match = _PERCENT.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None or not 0.0 < float(match[1]) < 100.0:
+        raise BadInput(f"{origin}: expected a share such as 3%, got {text!r}")
+    return float(match[1]) / 100.0
 
 
 def nearest(word: str, candidates: typing.Iterable[str]) -> str:

@@ -1,12 +1,12 @@
 """`scalescope compare`: whether a run is slower than an earlier one."""
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from scalescope.catalog.setting import Setting, parse_value, threshold_from
 from scalescope.cli.interruption import interruptible
 from scalescope.errors import BadInput
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from scalescope.experiment.given import Entries
     from scalescope.studies.comparison.compare import ComparisonReport
 
-_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
 _BUDGET = "10m"
 _WINDOW = "3s"
 
@@ -76,7 +75,7 @@ def command(**arguments: Any) -> None:
 
 def _check(arguments: dict[str, Any]) -> None:
     """Refuse flags that contradict each other, before anything is read."""
-    _threshold(arguments["threshold"])
+    threshold_from(arguments["threshold"], "--threshold")
     for name, default in (("budget", _BUDGET), ("window", _WINDOW)):
         _duration(name, arguments[name], default)
     for name in ("budget", "window"):
@@ -105,7 +104,7 @@ def _report(arguments: dict[str, Any]) -> "ComparisonReport":
     return compare(
         runs[0],
         runs[1],
-        _threshold(arguments["threshold"]),
+        threshold_from(arguments["threshold"], "--threshold"),
         any_hardware=arguments["any_hardware"],
         fail_inconclusive=arguments["fail_inconclusive"],
     )
@@ -122,7 +121,7 @@ def _interleaved(arguments: dict[str, Any]) -> "ComparisonReport":
     for path in arguments["runs"]:
         refuse_untrusted(path, trusted=arguments["trust"])
     limits = Limits(
-        threshold=_threshold(arguments["threshold"]),
+        threshold=threshold_from(arguments["threshold"], "--threshold"),
         budget_s=_duration("budget", arguments["budget"], _BUDGET),
         window_s=_duration("window", arguments["window"], _WINDOW),
     )
@@ -153,16 +152,7 @@ def _changes(texts: tuple[str, ...]) -> "Entries":
     return changes
 
 
-def _threshold(text: str) -> float:
-    match = _PERCENT.fullmatch(text.strip())
-    if match is None or not 0.0 < float(match[1]) < 100.0:
-        raise BadInput(f"--threshold: expected a share such as 3%, got {text!r}")
-    return float(match[1]) / 100.0
-
-
 def _duration(name: str, text: str | None, default: str) -> float:
-    from scalescope.catalog.setting import Setting, parse_value
-
     limit = Setting(name=name, kind="duration", default=None, help="", card="compare", low=0.01)
     seconds = parse_value(limit, text or default, f"--{name}")
     assert isinstance(seconds, float)

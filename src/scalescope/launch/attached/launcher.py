@@ -24,7 +24,7 @@ from scalescope.launch.attached.node_watch import NodeSampler, merged_telemetry
 from scalescope.launch.attached.rank_context import RankContext
 from scalescope.launch.attached.rank_limits import check_for_ranks
 from scalescope.launch.attached.worker_child import ranks_here, start_worker, worker_variables
-from scalescope.launch.culprit import RankFailure, find_culprit, find_hung_ranks
+from scalescope.launch.culprit import RankFailure, find_culprit, find_hung_ranks, ranks_text
 from scalescope.launch.launcher import Outcome, RanksLost, Watcher, judge, record_from
 from scalescope.launch.probing import Node, nodes_from_probes
 from scalescope.launch.telemetry.load import load_at_start
@@ -277,7 +277,7 @@ class AttachedLauncher:
         state = "does not answer" if silent else f"hangs{where}"
         if len(hung) > 1:
             state = "do not answer" if silent else f"hang{where}"
-        reason = f"{_rank_names(hung, len(raw))} {state}: {waited}"
+        reason = f"{ranks_text(hung, len(raw))} {state}: {waited}"
         outcome = dataclasses.replace(
             outcome, status="hang", reason=reason, rank=hung[0] if len(hung) == 1 else None, step=step
         )
@@ -340,9 +340,3 @@ def _refusal(message: str, exit_code: int) -> ScalescopeError:
 def is_waiting(error: dict[str, Any]) -> bool:
     """Whether a rank made no progress, never answered, or failed only because of others."""
     return bool(error.get("stalled") or error.get("lost")) or is_secondary_error(str(error["message"]))
-
-
-def _rank_names(ranks: Sequence[int], count: int) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return "all ranks" if len(ranks) == count else f"ranks {', '.join(map(str, ranks))}"
