@@ -324,7 +324,8 @@ def _parse_bytes(text: str, origin: str, words: Words) -> int:
     return int(match[1]) << (10 * power)
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """A value in a message: on one line, and not too long."""
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
@@ -336,7 +337,7 @@ def _unexpected(wanted: str, text: str, origin: str, words: Words) -> BadInput:
     """What a value must be: of its kind, or one of the words that may stand instead."""
     *others, last = (wanted, *words)
     expected = f"{', '.join(others)} or {last}" if others else last
-    return BadInput(f"{origin}: expected {expected}, got {_shown(text)}{nearest(text.lower(), words)}")
+    return BadInput(f"{origin}: expected {expected}, got {shown(text)}{nearest(text.lower(), words)}")
 
 
 _PARSERS: dict[str, typing.Callable[[str, str, Words], Scalar]] = {

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from scalescope.catalog.measuring import Measuring
+from scalescope.catalog.measuring import INIT_TIMEOUT_S, Measuring
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import settings_of
 from scalescope.errors import BadInput, CannotRun, ExitCode, ScalescopeError, TimedOut
@@ -42,7 +42,6 @@ _KEPT_BY_RANKS = tuple(
     for setting in settings_of(Placement)
     if setting.lever is not None and setting.lever.needs_new_ranks
 )
-_DEFAULT_INIT_TIMEOUT_S = 300.0
 _FARTHEST = (1 << 30,)  # of a rank that has finished
 
 
@@ -71,7 +70,7 @@ class AttachedLauncher:
 
     repeatable = False
 
-    def __init__(self, context: RankContext, init_timeout_s: float = _DEFAULT_INIT_TIMEOUT_S) -> None:
+    def __init__(self, context: RankContext, init_timeout_s: float = INIT_TIMEOUT_S) -> None:
         self._context = context
         self._nodes: dict[str, Node] = {}
         self._busy = False

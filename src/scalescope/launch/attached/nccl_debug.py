@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-# Read by the worker, which hands over what was logged.
-LOG_VARIABLE = "SCALESCOPE_NCCL_LOG"
+from scalescope.results.ranks.rank_job import NCCL_LOG_VARIABLE
+
 # What is printed while ranks connect. TUNING would print a line for every collective that is timed.
 _SUBSYSTEMS = "INIT,GRAPH,NET,ENV"
 
@@ -18,5 +18,5 @@ def nccl_log_variables(environment: Mapping[str, str], directory: Path) -> dict[
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": environment.get("NCCL_DEBUG_SUBSYS", _SUBSYSTEMS),
         "NCCL_DEBUG_FILE": log,
-        LOG_VARIABLE: log,
+        NCCL_LOG_VARIABLE: log,
     }
