@@ -29,7 +29,6 @@ class AllocatorCalls:
     allocations: float | None = None  # cudaMalloc
     releases: float | None = None  # cudaFree
     reserved_bytes: float | None = None
-    allocated_bytes: float | None = None
     inactive_split_bytes: float | None = None  # unused parts of blocks, which cannot be returned
 
     @property
@@ -171,7 +170,6 @@ def _allocator(record: RankRecord) -> AllocatorCalls | None:
         allocations=_per_step(record, "allocator/device_allocations"),
         releases=_per_step(record, "allocator/device_releases"),
         reserved_bytes=record.number("allocator/reserved_bytes"),
-        allocated_bytes=record.number("allocator/allocated_bytes"),
         inactive_split_bytes=record.number("allocator/inactive_split_bytes"),
     )
     return None if calls == AllocatorCalls() else calls

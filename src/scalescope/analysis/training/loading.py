@@ -28,8 +28,7 @@ class LoaderFacts:
     restarts: int | None = None  # epochs that began during the timed steps
     cores: int | None = None  # that the rank and its loader may use
     batch_bytes: int | None = None
-    shm_bytes: int | None = None  # of /dev/shm, through which processes hand over batches
-    shm_free_bytes: int | None = None
+    shm_free_bytes: int | None = None  # of /dev/shm, through which processes hand over batches
 
     @property
     def is_iterable(self) -> bool:
@@ -89,7 +88,6 @@ def _facts_of(record: RankRecord) -> LoaderFacts | None:
         restarts=record.whole(f"{_LOADER}restarts"),
         cores=record.whole(f"{_LOADER}cores"),
         batch_bytes=record.whole(f"{_LOADER}batch_bytes"),
-        shm_bytes=record.whole(f"{_LOADER}shm_bytes"),
         shm_free_bytes=record.whole(f"{_LOADER}shm_free_bytes"),
     )
 

@@ -11,7 +11,6 @@ from scalescope.results.traces import step_parts
 from scalescope.results.traces.step_parts import PREFIX, STEP
 
 SYNCHRONIZATIONS = "synchronizations"
-KERNELS = "kernels"
 _OFTEN = 0.5  # per step
 _REPLAY = "replay/"
 FORMATS = ("fp32", "tf32", "bf16", "fp16")
@@ -46,7 +45,6 @@ class ReplayedStep:
     without_sync_s: float  # if the host never waited for the GPU
     fast_host_s: float  # if launching took no time, too
     without_allocation_s: float  # if no memory were requested from the driver or given back
-    host_factor: float  # the profiler's slowing of the host, taken back
 
     @property
     def sync_cost_s(self) -> float:
@@ -72,7 +70,6 @@ class StepRecording:
     plain_step_s: float | None  # of steps without a profiler in the same launch
     kernels: float | None = None  # per step
     kernel_median_s: float | None = None
-    launch_gap_s: float | None = None  # the median pause between two kernels
     matrix_product_s: float | None = None  # in kernels of products and convolutions
     matrix_unit_s: float | None = None  # of that, in kernels that use matrix units, by their names
     convolution_s: float | None = None
@@ -80,7 +77,6 @@ class StepRecording:
     elementwise_s: float | None = None  # in kernels that compute element by element, outside the optimizer
     elementwise_kernels: float | None = None  # of these, per step
     optimizer_kernels: float | None = None  # per step
-    optimizer_host_s: float | None = None  # of the host, to launch them
     pageable_copies: float | None = None  # from or to memory that is not page-locked, per step
     pageable_bytes: float | None = None
     pageable_s: float | None = None
@@ -90,8 +86,6 @@ class StepRecording:
     product_flops_per_s: Mapping[str, float] | None = None  # of a bare matrix product, by number format
     busy_waits_s: float | None = None  # of the host, waiting for a GPU that is busy: no line is to blame
     syncs: tuple[SyncSite, ...] = ()
-    syncs_were_located: bool = False  # False: torch could not report them, so an empty list says nothing
-    longest_kernels: tuple[tuple[str, float, float], ...] = ()  # (name, seconds, count) per step
 
     @property
     def step_s(self) -> float:
@@ -157,7 +151,6 @@ def _recording(record: RankRecord) -> StepRecording | None:
         plain_step_s=record.number("plain_step_s"),
         kernels=record.number("kernels_per_step"),
         kernel_median_s=record.number("kernel_median_s"),
-        launch_gap_s=record.number("launch_gap_s"),
         matrix_product_s=record.number("matrix_product_s"),
         matrix_unit_s=record.number("matrix_unit_s"),
         convolution_s=record.number("convolution_s"),
@@ -165,7 +158,6 @@ def _recording(record: RankRecord) -> StepRecording | None:
         elementwise_s=record.number("elementwise_s"),
         elementwise_kernels=record.number("elementwise_kernels"),
         optimizer_kernels=record.number("optimizer_kernels"),
-        optimizer_host_s=record.number("optimizer_host_s"),
         pageable_copies=record.number("pageable_copies"),
         pageable_bytes=record.number("pageable_bytes"),
         pageable_s=record.number("pageable_s"),
@@ -175,8 +167,6 @@ def _recording(record: RankRecord) -> StepRecording | None:
         product_flops_per_s=_products(record),
         busy_waits_s=record.number("busy_waits_s"),
         syncs=tuple(_site(row) for row in record.tables.get(SYNCHRONIZATIONS, ())),
-        syncs_were_located=bool(record.counters.get("syncs_were_located")),
-        longest_kernels=tuple(_kernel(row) for row in record.tables.get(KERNELS, ())),
     )
 
 
@@ -186,7 +176,7 @@ def _mean(record: RankRecord, name: str) -> float:
 
 
 def _replay(record: RankRecord) -> ReplayedStep | None:
-    names = ("step_s", "without_sync_s", "fast_host_s", "without_allocation_s", "host_factor")
+    names = ("step_s", "without_sync_s", "fast_host_s", "without_allocation_s")
     values = {name: record.number(f"{_REPLAY}{name}") for name in names}
     known = {name: value for name, value in values.items() if value is not None}
     return ReplayedStep(**known) if len(known) == len(names) else None
@@ -208,7 +198,3 @@ def _site(row: Mapping[str, float | int | str | None]) -> SyncSite:
         time_s=number_in(row, "time_s"),
         from_trace=bool(row.get("from_trace")),
     )
-
-
-def _kernel(row: Mapping[str, float | int | str | None]) -> tuple[str, float, float]:
-    return str(row.get("name") or ""), float(row.get("time_s") or 0.0), float(row.get("count") or 0.0)

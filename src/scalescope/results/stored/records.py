@@ -24,7 +24,6 @@ _ROWS: Mapping[str, Mapping[str, type]] = {
         "backward_s": NUMBER,
         "activation_bytes": int,
     },
-    "kernels": {"name": str, "time_s": NUMBER, "count": NUMBER},
     "synchronizations": {"file": str, "line": int, "per_step": NUMBER},
 }
 _PROFILE = "profile/"  # counters of the profile of one rank
