@@ -9,9 +9,8 @@ import pytest
 from scalescope.errors import TimedOut
 from scalescope.launch.attached import follower, worker_child
 from scalescope.launch.attached.leader import Leader
-from scalescope.launch.attached.nccl_debug import nccl_log_variables
 from scalescope.launch.attached.rank_context import RankContext
-from scalescope.launch.attached.worker_child import worker_variables
+from scalescope.launch.attached.worker_child import nccl_log_variables, worker_variables
 
 
 def test_a_follower_does_not_wait_for_ever_for_rank_0(
