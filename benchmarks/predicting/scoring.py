@@ -11,14 +11,14 @@ from typing import Any
 
 from predicting.measuring import alone, silent
 from scalescope.analysis.configurations import configurations
-from scalescope.analysis.prediction.fitting import MeasuredStep, fit, simulated
+from scalescope.analysis.prediction.fitting import MeasuredStep, contention_of, fit
 from scalescope.analysis.prediction.measured_times import MeasuredTimes, measured_times
-from scalescope.analysis.prediction.network import CollectiveTime
+from scalescope.analysis.prediction.network import CollectiveTime, CollectiveTimes
 from scalescope.analysis.prediction.profile import RankProfile
 from scalescope.analysis.prediction.profiles import profiles_of
 from scalescope.analysis.prediction.setup import RankLayout, Setup
-from scalescope.analysis.prediction.simulation import simulate
-from scalescope.analysis.prediction.timeline import Fitted
+from scalescope.analysis.prediction.simulation import simulate, simulate_once
+from scalescope.analysis.prediction.timeline import Fitted, StepTimeline
 from scalescope.analysis.prediction.trial_setup import setup_of
 from scalescope.catalog.link import parse_rate
 from scalescope.experiment.trial import Trial
@@ -169,13 +169,21 @@ def _steps(
     return [step for step in steps if step is not None]
 
 
+def _simulated(step: MeasuredStep, fitted: Fitted, times: CollectiveTimes) -> StepTimeline:
+    """The step as it is predicted, with the contention of its own ranks where that was measured."""
+    contention = contention_of(step)
+    if contention is not None:
+        fitted = dataclasses.replace(fitted, contention={step.setup.world_size: contention})
+    return simulate_once(step.profile, times, step.setup, fitted)
+
+
 def _score(job: MeasuredJob, point: Point, same: Fitted, from_two: Fitted) -> Scored | None:
     settings = point["settings"]
     measured = job.measured_step(settings)
     if measured is None:
         return None
-    line = simulated(measured, same)
-    two = simulated(measured, from_two, job.times(settings.get("link"), 2))
+    line = _simulated(measured, same, measured.times)
+    two = _simulated(measured, from_two, job.times(settings.get("link"), 2))
     silent_s, link = measured.silent_step_s, settings.get("link")
     compute_s = simulate(measured.profile, measured.times, _alone(measured.setup)).step_s
     communication_s = sum(event.end_s - event.begin_s for event in line.events if event.lane != "compute")

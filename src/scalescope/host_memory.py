@@ -12,19 +12,19 @@ def usable_memory(root: Path = Path("/")) -> int | None:
 
 
 def _physical(path: Path) -> int | None:
-    match = re.search(r"^MemTotal:\s+(\d+) kB$", _read(path), re.MULTILINE)
+    match = re.search(r"^MemTotal:\s+(\d+) kB$", read_text(path), re.MULTILINE)
     return int(match[1]) * 1024 if match else None
 
 
 def _limit(path: Path) -> int | None:
-    text = _read(path).strip()
+    text = read_text(path).strip()
     return int(text) if text.isdigit() else None  # "max" is no limit
 
 
 def group_files(root: Path, name: str, name_of_first_version: str) -> list[Path]:
     """The files of this process's control group and of all its parents, in both versions of groups."""
     files: list[Path] = []
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, group = [*line.split(":", 2), "", ""][:3]
         if controllers == "":
             files += _up_from(root / "sys/fs/cgroup", group, name)
@@ -40,7 +40,8 @@ def _up_from(top: Path, group: str, name: str) -> list[Path]:
     return [path / name for path in (folder, *parents)]
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A file of the system; empty where it cannot be read."""
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError):

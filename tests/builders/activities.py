@@ -43,7 +43,6 @@ def recorded(*, host_s: float) -> StepRecording:
         without_sync_s=STEP_S,
         fast_host_s=STEP_S - host_s,
         without_allocation_s=STEP_S,
-        host_factor=1.0,
     )
     return StepRecording(rank=0, parts={}, recorded_step_s=STEP_S, plain_step_s=STEP_S, replay=replay)
 

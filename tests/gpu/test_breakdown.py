@@ -57,7 +57,6 @@ def facts_of(folder: Path) -> StepFacts:
 
 def test_a_line_that_waits_is_located_and_its_cost_is_known(folder: Path) -> None:
     recording = recording_of(folder)
-    assert recording.syncs_were_located
     line = next(n for n, text in enumerate(WAITING_MODEL.splitlines(), 1) if "# waits" in text)
     (site,) = [site for site in recording.syncs if site.file.endswith("waiting.py") and site.line == line]
     assert site.per_step == pytest.approx(WAITS_PER_STEP)

@@ -1,8 +1,7 @@
-"""Runs of known cost models compared: the gate, the refusals, further launches, and runs side by side."""
+"""Runs of known cost models compared: the gate, the refusals, and runs side by side."""
 
 import dataclasses
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,15 @@ from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.report.render.markdown import markdown
-from scalescope.results import provenance
-from scalescope.results.run import Run, load_run
-from scalescope.results.run_record import RunRecord, write_run_record
 from scalescope.studies.comparison.compare import ComparisonReport, compare, lay_side_by_side
-from scalescope.studies.comparison.extend import extend
 from tests.builders.studies import memory, scale, train
 from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
-from .recording import RecordingWatcher, ask, ask_benchmark, summary_of
+from .recording import RecordingWatcher, ask, ask_benchmark
 
 CALM = CostModel(launch_noise=0.004, exposed_comm_s={2: 0.004})
 SLOWER = dataclasses.replace(CALM, factors={(("benchmark", "train"),): 1.08})
 NOISY = dataclasses.replace(CALM, launch_noise=0.08)
-MIDDLING = dataclasses.replace(CALM, launch_noise=0.03)
 
 
 def measured(name: str, model: CostModel = CALM, launcher: FakeLauncher | None = None, **asked: Any) -> Path:
@@ -146,100 +140,6 @@ def test_broken_lines_and_unknown_machines_are_noted() -> None:
     notes = compare(old, new).data["notes"]
     assert notes[0] == "The machine of a is not recorded."
     assert "left out" in notes[1]
-
-
-# Further launches of the new run
-
-
-@pytest.fixture(scope="module")
-def undecided(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run `a` of 6 launches each, and `b` of 3, whose noise hides what there is."""
-    root = tmp_path_factory.mktemp("undecided")
-    long = {"steps_per_epoch": "auto", "window": "10s"}
-    measured(str(root / "a"), MIDDLING, repeats=6, **long)
-    measured(str(root / "b"), MIDDLING, repeats=3, **long)
-    return root
-
-
-@pytest.fixture
-def both(undecided: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Copies of both, on a machine whose runs do not differ by themselves."""
-    for name in ("a", "b"):
-        shutil.copytree(undecided / name, name)
-    monkeypatch.setattr("scalescope.studies.comparison.extend.spread_between", lambda *runs: NO_SPREAD)
-    return Path("a"), Path("b")
-
-
-def further(
-    base: Path, new: Path, launcher: FakeLauncher | None = None, budget_s: float = 600.0
-) -> tuple[ComparisonReport, list[tuple[str, int]]]:
-    """Compare with further launches of the new run; also which were made."""
-    machine = launcher or FakeLauncher(MIDDLING)
-
-    def more(before: Run, after: Run) -> tuple[Run, tuple[str, ...]]:
-        return extend(before, after, 0.03, budget_s, machine, RecordingWatcher())
-
-    return compare(base, new, spread=NO_SPREAD, extend=more), machine.launched
-
-
-def test_further_launches_of_the_new_run_decide_with_their_own_window(both: tuple[Path, Path]) -> None:
-    base, new = both
-    before = [(base / "trials.jsonl").read_bytes(), (new / "experiment.yaml").read_bytes()]
-    assert "inconclusive" in verdicts(compare(base, new, spread=NO_SPREAD))
-    report, made = further(base, new)
-    assert made and all(launch >= 3 for _, launch in made)
-    assert "inconclusive" not in verdicts(report)
-    assert [(base / "trials.jsonl").read_bytes(), (new / "experiment.yaml").read_bytes()] == before
-    assert "the old one was not" in report.data["notes"][0]
-    results = load_run(new).results
-    assert len(results) == 6 + len(made)
-    assert sum(row["launches"] for row in summary_of(new)["results"]["training"]) == 6 + len(made)
-    windows = {result.launch >= 3: result.settings["window"] for result in results}
-    assert windows == {False: 10.0, True: 3.0}
-
-
-def test_what_is_decided_or_what_the_old_run_cannot_decide_is_not_measured(both: tuple[Path, Path]) -> None:
-    report, made = further(measured("c"), measured("d"))
-    assert (made, report.data["notes"]) == ([], [])
-    report, made = further(measured("e", repeats=1), Path("d"))
-    assert made == []
-    assert "cannot be decided by launches of the new run alone" in report.data["notes"][0]
-
-
-def test_a_launch_that_fails_ends_its_configuration(both: tuple[Path, Path]) -> None:
-    def fail(trial: Trial, launch: int) -> Outcome | None:
-        return Outcome(status="failed", reason="died")
-
-    _, made = further(*both, launcher=FakeLauncher(MIDDLING, outcomes=fail))
-    assert len(made) == len({trial for trial, _ in made}) >= 1
-
-
-def test_a_spent_budget_is_noted(both: tuple[Path, Path]) -> None:
-    report, made = further(*both, budget_s=0.0)
-    assert made == []
-    assert report.data["notes"][1].startswith("The budget was spent with ")
-
-
-def test_further_launches_need_the_same_machine_the_same_commit_and_another_run(
-    both: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    base, new = both
-    other = FakeLauncher(MIDDLING, machine=dataclasses.replace(TWO_CORES, torch_version="2.14.0"))
-    with pytest.raises(CannotRun, match=r"elsewhere or otherwise \(torch_version: 2.13.0, now 2.14.0\)"):
-        further(base, new, other)
-    environment = json.loads((new / "environment.json").read_text())
-    old = {**environment, "git": {"commit": "b" * 40, "changed": False}}
-    (new / "environment.json").write_text(json.dumps(old))
-    now = {"commit": "c" * 40, "changed": False}
-    monkeypatch.setattr(provenance, "git_state", lambda directory: now)
-    with pytest.raises(CannotRun, match="git: bbbbbbbbbbbb, now cccccccccccc"):
-        further(base, new)
-    with pytest.raises(BadInput, match="a and a are the same run"):
-        further(base, base)
-    (new / "environment.json").write_text(json.dumps(environment))
-    write_run_record(new, RunRecord(verb="tune"))
-    with pytest.raises(BadInput, match="is not a run of train, scale, run"):
-        further(base, new)
 
 
 # Runs side by side

@@ -14,6 +14,7 @@ from scalescope.launch.launcher import Outcome
 from scalescope.report.comparison.two_runs import Compared
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_commands import repeating_command
+from scalescope.results.run_record import RunRecord, write_run_record
 from scalescope.studies.comparison.compare import compare
 from scalescope.studies.comparison.interleave import Limits, interleave_changes, interleave_runs
 from scalescope.studies.stored import explain
@@ -99,6 +100,13 @@ def test_a_setting_that_changes_nothing_is_refused() -> None:
 def test_the_same_settings_and_code_are_one_configuration() -> None:
     with pytest.raises(BadInput, match="in turns both would be one configuration"):
         in_turns(measured("a"), measured("b"), FakeLauncher(CALM))
+
+
+def test_a_run_whose_launches_were_chosen_is_refused() -> None:
+    base = measured("a")
+    write_run_record(base.path, RunRecord(verb="tune"))
+    with pytest.raises(BadInput, match="a is not a run of train, scale, run"):
+        in_turns(load_run(base.path), measured("b", lr=0.5), FakeLauncher(CALM))
 
 
 def test_other_hardware_is_refused() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.durations import estimate_s
+from scalescope.analysis.durations import estimated_launch_s
 from scalescope.errors import Interrupted
 from scalescope.experiment.machine import Gpu
 from scalescope.experiment.trial import Trial
@@ -201,7 +201,7 @@ def test_user_models_are_measured_only_with_the_default_batch() -> None:
     assert purposes(watcher) == {32: "measure"}
     trial = watcher.launched[0][0]
     kinds = ("search", "compare", "brief", "measure")  # with ever longer forecasts
-    times = [estimate_s((trial.replace(purpose=purpose),), 1) for purpose in kinds]
+    times = [estimated_launch_s(trial.replace(purpose=purpose)) for purpose in kinds]
     assert times == sorted(set(times))
 
 

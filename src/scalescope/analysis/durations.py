@@ -182,11 +182,6 @@ def _at_window_of(trial: Trial, launch: KnownLaunch) -> float:
     return launch.duration_s if now == then else max(launch.duration_s - then, 0.0) + now
 
 
-def estimate_s(trials: tuple[Trial, ...], repeats: int) -> float:
-    """Seconds for all launches of the trials, before any was made."""
-    return repeats * sum(estimated_launch_s(trial) for trial in trials)
-
-
 def estimated_launch_s(trial: Trial, step_s: float | None = None) -> float:
     """Seconds for one launch, before any was made; `step_s` is what a step takes, where that is known."""
     if trial.benchmark == "comm":

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scalescope.analysis.statistics import median_of_known
 from scalescope.results.result import Result
 
 
@@ -41,8 +42,8 @@ def over_launches(launches: Sequence[Sequence[Epoch]]) -> tuple[Epoch, ...]:
         Epoch(
             number=same[0].number,
             time_s=statistics.median(epoch.time_s for epoch in same),
-            train_accuracy=_median([epoch.train_accuracy for epoch in same]),
-            validation_accuracy=_median([epoch.validation_accuracy for epoch in same]),
+            train_accuracy=median_of_known(epoch.train_accuracy for epoch in same),
+            validation_accuracy=median_of_known(epoch.validation_accuracy for epoch in same),
         )
         for same in zip(*launches, strict=False)
     )
@@ -55,8 +56,3 @@ def has_epochs(epochs: Sequence[Epoch]) -> bool:
 
 def _at(values: Sequence[float], number: int) -> float | None:
     return values[number] if number < len(values) else None
-
-
-def _median(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None

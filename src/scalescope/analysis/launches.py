@@ -7,6 +7,7 @@ from datetime import datetime
 
 from scalescope.analysis.epochs import Epoch, epochs_of
 from scalescope.analysis.stability import drifting_ranks
+from scalescope.analysis.statistics import mean_of_known, median_of_known
 from scalescope.analysis.telemetry import TelemetrySummary, telemetry_summary
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.attach_job import OBSERVED
@@ -91,7 +92,7 @@ def summarise(result: Result) -> LaunchSummary:
         wrapper=_wrapper(result),
         peak_memory_bytes=_peak_memory(result),
         epochs=epochs_of(result),
-        flops_per_sample=_flops_per_sample(result),
+        flops_per_sample=result.ranks[0].number("model_flops_per_sample"),
         telemetry=telemetry_summary(result.telemetry),
         is_disturbed=result.is_disturbed,
         hook_s=_hook_s(result),
@@ -131,9 +132,8 @@ def _only_rank(is_far: list[bool]) -> int | None:
 
 def _product_change(record: RankRecord) -> float | None:
     """How much faster a bare matrix product ran after the window than before, as a logarithm."""
-    before = record.counters.get("matmul_flops_per_s_before")
-    after = record.counters.get("matmul_flops_per_s_after")
-    if not isinstance(before, int | float) or not isinstance(after, int | float):
+    before, after = (record.number(f"matmul_flops_per_s_{when}") for when in ("before", "after"))
+    if before is None or after is None:
         return None
     return math.log(after / before) if before > 0 and after > 0 else None
 
@@ -141,16 +141,14 @@ def _product_change(record: RankRecord) -> float | None:
 def _clock_change(result: Result) -> float | None:
     changes = []
     for record in result.ranks:
-        before, after = (record.counters.get(f"sm_clock_hz_{when}") for when in ("before", "after"))
-        if isinstance(before, int | float) and isinstance(after, int | float) and before > 0:
+        before, after = (record.number(f"sm_clock_hz_{when}") for when in ("before", "after"))
+        if before is not None and after is not None and before > 0:
             changes.append(after / before - 1.0)
     return max(changes, key=abs, default=None)
 
 
 def _hook_s(result: Result) -> float | None:
-    costs = [record.counters.get("no_comm_hook_s_per_step") for record in result.ranks]
-    known = [float(cost) for cost in costs if isinstance(cost, int | float)]
-    return statistics.fmean(known) if known else None
+    return mean_of_known(record.number("no_comm_hook_s_per_step") for record in result.ranks)
 
 
 def _soak_reached(result: Result) -> bool | None:
@@ -159,13 +157,9 @@ def _soak_reached(result: Result) -> bool | None:
 
 
 def _matmul_rate(result: Result) -> float | None:
-    rates = [
-        float(value)
-        for record in result.ranks
-        for name in ("matmul_flops_per_s_before", "matmul_flops_per_s_after")
-        if isinstance(value := record.counters.get(name), int | float)
-    ]
-    return statistics.median(rates) if rates else None
+    return median_of_known(
+        record.number(f"matmul_flops_per_s_{when}") for record in result.ranks for when in ("before", "after")
+    )
 
 
 def _losses(result: Result, name: str) -> tuple[float, ...]:
@@ -177,14 +171,8 @@ def _losses(result: Result, name: str) -> tuple[float, ...]:
 
 
 def _peak_memory(result: Result) -> int | None:
-    peaks = [record.counters.get("peak_memory_bytes") for record in result.ranks]
-    known = [int(peak) for peak in peaks if isinstance(peak, int | float)]
-    return max(known) if known else None
-
-
-def _flops_per_sample(result: Result) -> float | None:
-    counted = result.ranks[0].counters.get("model_flops_per_sample")
-    return float(counted) if isinstance(counted, int | float) else None
+    peaks = (record.whole("peak_memory_bytes") for record in result.ranks)
+    return max((peak for peak in peaks if peak is not None), default=None)
 
 
 def _own_optimizer(result: Result) -> str | None:

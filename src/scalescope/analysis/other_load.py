@@ -1,9 +1,9 @@
 """Other load over a whole run: what others used, how many launches it disturbed, and that in words."""
 
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scalescope.analysis.statistics import mean_of_known
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.result import Result
 from scalescope.results.run import Run
@@ -49,16 +49,16 @@ def mean_load(loads: Sequence[OtherLoad]) -> OtherLoad:
     waits = [load.longest_wait for load in loads]
     return OtherLoad(
         cores=max((load.cores for load in loads if load.cores is not None), default=None),
-        other_cores=_mean(load.other_cores for load in loads),
-        stolen_cores=_mean(load.stolen_cores for load in loads),
-        rank_waits=None if (wait := _mean(waits)) is None else (wait,),
-        pressure=_mean(load.pressure for load in loads),
-        load_average=_mean(load.load_average for load in loads),
+        other_cores=mean_of_known(load.other_cores for load in loads),
+        stolen_cores=mean_of_known(load.stolen_cores for load in loads),
+        rank_waits=None if (wait := mean_of_known(waits)) is None else (wait,),
+        pressure=mean_of_known(load.pressure for load in loads),
+        load_average=mean_of_known(load.load_average for load in loads),
         gpu_processes=max(
             (load.gpu_processes for load in loads if load.gpu_processes is not None), default=None
         ),
-        gpu_utilization=_mean(load.gpu_utilization for load in loads),
-        gpu_slowed=_mean(load.gpu_slowed for load in loads),
+        gpu_utilization=mean_of_known(load.gpu_utilization for load in loads),
+        gpu_slowed=mean_of_known(load.gpu_slowed for load in loads),
         gpu_clock_share=min(
             (load.gpu_clock_share for load in loads if load.gpu_clock_share is not None), default=None
         ),
@@ -92,8 +92,3 @@ def disturbance_text(load: OtherLoad) -> str:
     if load.gpu_clock_share is not None and load.gpu_clock_share < 1.0 and not parts:
         parts.append(f"the GPU's clock fell to {load.gpu_clock_share * 100:.0f} %")
     return ", ".join(parts)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None

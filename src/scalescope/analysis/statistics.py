@@ -25,6 +25,21 @@ class Estimate:
     def has_interval(self) -> bool:
         return self.low is not None and self.high is not None
 
+    @property
+    def bounds(self) -> list[float | None] | None:
+        """Both ends of the interval, as files have them; None without one."""
+        return [self.low, self.high] if self.has_interval else None
+
+
+def mean_of_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def median_of_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
 
 def exponential(log: float) -> float:
     """e to that power; the largest number that there is where stored logs are absurd."""

@@ -1,14 +1,13 @@
 """Telemetry of a launch in a few figures; what was not recorded is None."""
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from scalescope.analysis.statistics import mean_of_known
 from scalescope.quantities import percent
+from scalescope.results.other_load import HEAT
 
-# Reasons that make a GPU slower from one minute to the next; a power cap under full load does not vary.
-_HOT = ("thermal (software)", "thermal (hardware)", "hardware slowdown", "power brake")
 _OFTEN = 0.1  # of the readings
 _FULL = 0.99  # of the clock: not worth a figure
 _LARGEST = ("gpu_memory_bytes", "temperature_c")
@@ -26,7 +25,7 @@ class SlowedGpu:
     @property
     def is_hot(self) -> bool:
         """Whether heat or a failing supply slowed it down."""
-        return any(name in _HOT for name in self.reasons)
+        return any(name in HEAT for name in self.reasons)
 
     @property
     def text(self) -> str:
@@ -61,7 +60,7 @@ class TelemetrySummary:
     @property
     def throttled(self) -> bool:
         """Whether heat or a failing supply slowed a GPU down."""
-        return any(name in _HOT for name in self.slowdowns)
+        return any(name in HEAT for name in self.slowdowns)
 
 
 def telemetry_of_hosts(telemetry: Mapping[str, Any]) -> dict[str | None, Mapping[str, Any]]:
@@ -83,15 +82,15 @@ def telemetry_summary(telemetry: Mapping[str, Any]) -> TelemetrySummary:
     slowed = tuple(slow for key, gpu in by_gpu.items() if (slow := _slowed(*key, gpu)) is not None)
     problems = [part["gpu_problem"] for part in by_host.values() if part.get("gpu_problem")]
     return TelemetrySummary(
-        gpu_utilization=_mean(_all(gpus, "utilization")),
+        gpu_utilization=mean_of_known(_all(gpus, "utilization")),
         gpu_memory_bytes=max(_all(gpus, "memory_used_bytes"), default=None),
-        power_w=_mean(_all(gpus, "power_w")),
-        power_limit_w=_mean([gpu["power_limit_w"] for gpu in gpus if "power_limit_w" in gpu]),
-        sm_clock_hz=_mean(_all(gpus, "sm_clock_hz")),
-        sm_clock_limit_hz=_mean([gpu["sm_clock_limit_hz"] for gpu in gpus if "sm_clock_limit_hz" in gpu]),
+        power_w=mean_of_known(_all(gpus, "power_w")),
+        power_limit_w=mean_of_known(gpu.get("power_limit_w") for gpu in gpus),
+        sm_clock_hz=mean_of_known(_all(gpus, "sm_clock_hz")),
+        sm_clock_limit_hz=mean_of_known(gpu.get("sm_clock_limit_hz") for gpu in gpus),
         temperature_c=max(_all(gpus, "temperature_c"), default=None),
-        host_utilization=_mean([cpu["host_utilization"] for cpu in cpus if "host_utilization" in cpu]),
-        rank_busy_cores=_mean([cores for cpu in cpus for cores in cpu.get("rank_busy_cores") or ()]),
+        host_utilization=mean_of_known(cpu.get("host_utilization") for cpu in cpus),
+        rank_busy_cores=mean_of_known([cores for cpu in cpus for cores in cpu.get("rank_busy_cores") or ()]),
         slowdowns=tuple(dict.fromkeys(name for slow in slowed for name in slow.reasons)),
         slowed_gpus=slowed,
         problem=problems[0] if problems else None,
@@ -104,7 +103,7 @@ def over_launches(launches: Sequence[TelemetrySummary]) -> TelemetrySummary:
     for field in fields(TelemetrySummary):
         values = [getattr(launch, field.name) for launch in launches]
         known = [value for value in values if isinstance(value, int | float)]
-        figures[field.name] = max(known, default=None) if field.name in _LARGEST else _mean(known)
+        figures[field.name] = max(known, default=None) if field.name in _LARGEST else mean_of_known(known)
     names = dict.fromkeys(name for launch in launches for name in launch.slowdowns)
     problems = [launch.problem for launch in launches if launch.problem is not None]
     return TelemetrySummary(
@@ -133,7 +132,7 @@ def _slowed(host: str | None, uuid: str, gpu: Mapping[str, Any]) -> SlowedGpu | 
     reasons = {name: share for name, share in gpu.get("slowdowns", {}).items() if share >= _OFTEN}
     if not reasons:
         return None
-    clock, limit = _mean(gpu.get("sm_clock_hz", [])), gpu.get("sm_clock_limit_hz")
+    clock, limit = mean_of_known(gpu.get("sm_clock_hz", [])), gpu.get("sm_clock_limit_hz")
     share = clock / limit if clock is not None and limit else None
     return SlowedGpu(host=host, uuid=uuid, reasons=reasons, clock_share=share)
 
@@ -152,7 +151,7 @@ def _slowed_over_launches(launches: Sequence[TelemetrySummary]) -> tuple[SlowedG
                 name: sum(slow.reasons.get(name, 0.0) for slow in slows) / len(launches)
                 for name in dict.fromkeys(name for slow in slows for name in slow.reasons)
             },
-            clock_share=_mean([slow.clock_share for slow in slows if slow.clock_share is not None]),
+            clock_share=mean_of_known(slow.clock_share for slow in slows),
         )
         for (host, uuid), slows in every.items()
     )
@@ -160,7 +159,3 @@ def _slowed_over_launches(launches: Sequence[TelemetrySummary]) -> tuple[SlowedG
 
 def _all(gpus: Iterable[Mapping[str, Any]], name: str) -> list[float]:
     return [float(value) for gpu in gpus for value in gpu.get(name, [])]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return statistics.fmean(values) if values else None

@@ -189,12 +189,6 @@ def _looser_threshold(contrast: Contrast, comparing: Comparing) -> float | None:
     return rounded if rounded < 1.0 else None
 
 
-def p_value(left: Sequence[float], right: Sequence[float]) -> float | None:
-    """Welch's two-sided test of equal means; None where there are too few launches."""
-    contrast = contrast_of(left, right)
-    return None if contrast is None else _p_value(contrast)
-
-
 def _p_value(contrast: Contrast) -> float:
     size = abs(contrast.difference)
     if contrast.variance == 0.0:
@@ -202,12 +196,12 @@ def _p_value(contrast: Contrast) -> float:
     return 2.0 * (1.0 - t_probability(size / contrast.deviation, contrast.freedom))
 
 
-def holm(p_values: Sequence[float | None], alpha: float = _ALPHA) -> list[bool]:
+def holm(p_values: Sequence[float | None]) -> list[bool]:
     """Which claims hold together (Holm 1979): the smallest p against α/m, the next against α/(m−1) …"""
     order = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     holds = [False] * len(p_values)
     for rank, (p, index) in enumerate(order):
-        if p > alpha / (len(order) - rank):
+        if p > _ALPHA / (len(order) - rank):
             break
         holds[index] = True
     return holds
@@ -225,10 +219,3 @@ def smallest_effect(
     deviation = math.sqrt(variance * 2.0 / count + spread.of_a_difference[0])
     half = (t_quantile(0.975, freedom) + t_quantile(0.8, freedom)) * deviation
     return math.expm1(half)
-
-
-def half_width_at_most(pair: Pair, comparing: Comparing, spread: RunSpread) -> float:
-    """A claim's half width with very many launches of the first side: the other side's noise is left."""
-    other = pair[1]
-    parts = [(statistics.variance(other) / len(other), len(other) - 1.0), spread.of_a_difference]
-    return comparing.claim_half_width(contrast_of_parts(0.0, parts))

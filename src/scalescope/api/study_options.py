@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from scalescope.catalog.setting import threshold_from
 from scalescope.errors import BadInput
 from scalescope.studies.trace.profiling import Profiling
-from scalescope.studies.tuning.tune import TuneStudy, levers_from, threshold_from
+from scalescope.studies.tuning.tune import TuneStudy, levers_from
 
 
 def profiling_of(steps: int) -> Profiling:

@@ -21,6 +21,8 @@ _SINGULAR = {
     "benchmarks": "benchmark",
     "collectives": "collective",
 }
+# Kinds of which a trial has one card, and the setting that names it.
+CHOOSERS = {"workloads": "workload", "data": "data", "strategies": "strategy"}
 
 
 @functools.cache

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from scalescope.catalog.setting import setting
 
+INIT_TIMEOUT_S = 300.0
 NEXT_LAUNCH = "next"  # of --only-launch: the one that results so far call for
 
 
@@ -59,7 +60,7 @@ class Measuring:
         sweep=False,
     )
     init_timeout: float = setting(
-        300.0,
+        INIT_TIMEOUT_S,
         "Time limit for loading torch, for starting the ranks and for joining the process group.",
         kind="duration",
         low=1,

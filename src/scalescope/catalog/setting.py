@@ -22,6 +22,7 @@ _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)(ms|s|m|h)?")
 _DURATION_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
 _BYTES = re.compile(r"([0-9]+)(?:([kKmMgGtT])(?:i?[bB])?|[bB])?")  # 1024 a step, as in nccl-tests
 _TRUE = {"true", "yes", "on"}
 _FALSE = {"false", "no", "off"}
@@ -259,6 +260,14 @@ def check_value(setting: Setting, value: Scalar, origin: str) -> Scalar:
     return value
 
 
+def threshold_from(text: str, origin: str) -> float:
+    """The share of a percentage such as 3%."""
+    match = _PERCENT.fullmatch(text.strip()) if isinstance(text, str) else None
+    if match is None or not 0.0 < float(match[1]) < 100.0:
+        raise BadInput(f"{origin}: expected a share such as 3%, got {text!r}")
+    return float(match[1]) / 100.0
+
+
 def nearest(word: str, candidates: typing.Iterable[str]) -> str:
     """`; did you mean X?` when some candidate looks like `word`, otherwise nothing."""
     import difflib
@@ -315,7 +324,8 @@ def _parse_bytes(text: str, origin: str, words: Words) -> int:
     return int(match[1]) << (10 * power)
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """A value in a message: on one line, and not too long."""
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
@@ -327,7 +337,7 @@ def _unexpected(wanted: str, text: str, origin: str, words: Words) -> BadInput:
     """What a value must be: of its kind, or one of the words that may stand instead."""
     *others, last = (wanted, *words)
     expected = f"{', '.join(others)} or {last}" if others else last
-    return BadInput(f"{origin}: expected {expected}, got {_shown(text)}{nearest(text.lower(), words)}")
+    return BadInput(f"{origin}: expected {expected}, got {shown(text)}{nearest(text.lower(), words)}")
 
 
 _PARSERS: dict[str, typing.Callable[[str, str, Words], Scalar]] = {

@@ -387,8 +387,7 @@ def _gpu_by_number(machine: Mapping[str, Any], device: str) -> str | None:
 def _counter(results: Iterable[Result], trial: Trial, name: str) -> int | None:
     for result in results:
         if result.trial_id == trial.trial_id and result.status == "ok":
-            value = result.ranks[0].counters.get(name)
-            return int(value) if isinstance(value, int | float) else None
+            return result.ranks[0].whole(name)
     return None
 
 

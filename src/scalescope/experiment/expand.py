@@ -17,7 +17,6 @@ from scalescope.experiment.trial import Trial, Value
 
 MOST_TRIALS = 10_000
 _MOST_RANKS_PER_CORE = 32  # ranks that sleep share a core well; so many that compute hardly advance
-_CHOOSERS = {"workloads": "workload", "data": "data", "strategies": "strategy"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +140,7 @@ def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
     settings: dict[str, Value] = {"benchmark": benchmark}
     for owner in owners:
         settings |= {**defaults_of(owner, selection, asked["device"]), **_given_settings(owner, asked)}
-    settings |= {_CHOOSERS[kind]: name for kind, name in selection.items()}
+    settings |= {cards.CHOOSERS[kind]: name for kind, name in selection.items()}
     alone = asked["device"] != "cuda" or settings["split_gpu"] is not None
     shares_gpu = not alone and asked["world_size"] > len(machine.gpus)
     settings["oversubscribe"] = bool(settings["oversubscribe"]) and shares_gpu
@@ -168,7 +167,7 @@ def _without_decided(settings: Mapping[str, Value]) -> dict[str, Value]:
     """The settings without those that the workload decides by itself, which nobody must take for chosen."""
     if "workload" not in settings:
         return dict(settings)
-    decided = set(cards.card("workloads", settings["workload"]).decides) - set(_CHOOSERS.values())
+    decided = set(cards.card("workloads", settings["workload"]).decides) - set(cards.CHOOSERS.values())
     return {name: value for name, value in settings.items() if name not in decided}
 
 
@@ -189,7 +188,7 @@ def defaults_of(owner: Any, selection: Mapping[str, str], device: str) -> dict[s
 def _selection(benchmark: Any, asked: dict[str, Value]) -> dict[str, str]:
     """Which workload, data and strategy a trial uses, where its benchmark has any."""
     chosen: dict[str, str] = {}
-    for kind, name in _CHOOSERS.items():
+    for kind, name in cards.CHOOSERS.items():
         if kind in benchmark.selects:
             start = defaults_of(benchmark, chosen, asked["device"])
             chosen[kind] = str(asked.get(name, start[name]))

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from scalescope.catalog.cards import card
 from scalescope.catalog.setting import Setting, Unset, settings_of
 from scalescope.catalog.traits import MemoryLayout
+from scalescope.catalog.workloads.command import SCRIPT
 from scalescope.experiment.identity import identity
 
 Card = TypeVar("Card")
 Value = Any  # a Scalar, or for `env` a mapping of names to values
-SCRIPT = "script"  # in place of what a training command decides by itself
 # Settings that remove one thing from a job, and how labels name them.
 ABLATIONS = {
     "without_communication": "no communication",

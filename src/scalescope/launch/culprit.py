@@ -37,3 +37,10 @@ def find_hung_ranks(positions: Sequence[tuple[int, ...]], stopped: Collection[in
         return sorted(stopped)
     lowest = min(positions)
     return [rank for rank, position in enumerate(positions) if position == lowest]
+
+
+def ranks_text(ranks: Sequence[int], world_size: int) -> str:
+    """`rank 1`, `ranks 1, 2` or `all ranks`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return "all ranks" if len(ranks) == world_size else f"ranks {', '.join(map(str, ranks))}"

@@ -16,7 +16,6 @@ from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, failure_weight
 from scalescope.studies.study import Interim
 from scalescope.studies.watcher import Budget
 
-Key = tuple[str, int]  # trial id and number of the launch
 RowState = Literal["waiting", "running"] | Status
 
 

@@ -8,7 +8,6 @@ from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.whole_step import whole_step
-from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.training.step_waterfall import StepWaterfall
 from scalescope.experiment.trial import Trial
 from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
@@ -111,9 +110,9 @@ def _training(configuration: Configuration, steps: Mapping[str, StepWaterfall]) 
         "trial_id": trial.trial_id,
         **_description(trial),
         "launches": len(configuration.launches),
-        "step_time_s": {"median": configuration.median_step_s, "mean": step.value, "ci95": _interval(step)},
+        "step_time_s": {"median": configuration.median_step_s, "mean": step.value, "ci95": step.bounds},
         "samples_per_s": None if rate is None else rate.value,
-        "ci95_samples_per_s": None if rate is None else _interval(rate),
+        "ci95_samples_per_s": None if rate is None else rate.bounds,
         **_script_fields(configuration),
         **_text_and_epochs(configuration),
         "model_flops_per_s": configuration.model_flops_per_s,
@@ -200,12 +199,12 @@ def _scaling(row: ScalingRow, steps: tuple[StepWaterfall, ...]) -> dict[str, Any
         "strategy": row.trial.strategy,
         "baseline_world_size": row.baseline_ranks,
         "speedup": row.speedup.value,
-        "ci95_speedup": _interval(row.speedup),
+        "ci95_speedup": row.speedup.bounds,
         "efficiency": row.efficiency.value,
-        "ci95_efficiency": _interval(row.efficiency),
+        "ci95_efficiency": row.efficiency.bounds,
         "efficiency_of_wrapped_one_rank": None if wrapped is None else wrapped.value,
         "exposed_comm_s": None if exposed is None else exposed.value,
-        "ci95_exposed_comm_s": None if exposed is None else _interval(exposed),
+        "ci95_exposed_comm_s": None if exposed is None else exposed.bounds,
         "serial_fraction": row.serial_fraction,
         "serial_fraction_law": "Amdahl" if row.trial.mode == "strong" else "Gustafson",
         "amdahl_serial_fraction": row.amdahl_fraction,
@@ -214,7 +213,3 @@ def _scaling(row: ScalingRow, steps: tuple[StepWaterfall, ...]) -> dict[str, Any
         "reading": row.reading,
         "settings": dict(row.trial.settings),
     }
-
-
-def _interval(estimate: Estimate) -> list[float | None] | None:
-    return [estimate.low, estimate.high] if estimate.has_interval else None

@@ -23,7 +23,6 @@ _ALWAYS_SHOWN = (
 
 _LONGEST_COMMAND = 60
 
-_CHOSEN = {"workloads": "workload", "data": "data", "strategies": "strategy"}
 _NEVER_CHANGED = (
     *OBSERVED_SETTINGS,
     "command",  # which every table names
@@ -83,7 +82,9 @@ def changed_settings(trial: Trial) -> tuple[str, ...]:
 
     What the machine decides where nothing is asked for, and how long a launch measures, is left out.
     """
-    selection = {kind: str(trial.settings[name]) for kind, name in _CHOSEN.items() if name in trial.settings}
+    selection = {
+        kind: str(trial.settings[name]) for kind, name in cards.CHOOSERS.items() if name in trial.settings
+    }
     defaults: dict[str, object] = {}
     for card in cards.cards_of_trial(trial.benchmark, selection):
         defaults |= defaults_of(card, selection, trial.device)

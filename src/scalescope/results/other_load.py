@@ -13,6 +13,8 @@ LEAST_CORES = 0.3  # used by others: less is what every system does by itself
 _LEAST_SHARE = 0.02  # of the cores, on large machines
 _WAITED = 0.05  # of the time in which a rank wanted a core, it had none
 _STOLEN = 0.05  # of the cores' time, by other machines of the same host
+# Reasons that make a GPU slower from one minute to the next; a power cap under full load does not vary.
+HEAT = ("thermal (software)", "thermal (hardware)", "hardware slowdown", "power brake")
 _SLOWED = 0.1  # of the readings of a GPU, heat or its power supply held it back
 _CLOCK_FELL = 0.8  # lowest over highest clock: less than a power limit alone varies it
 

@@ -1,7 +1,7 @@
 """Result: what one launch of one trial gave, in plain types that ranks can write without pydantic."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -20,6 +20,12 @@ _STRICT = {"allow_inf_nan": False}
 
 # When a rank's measured window began and ended, on the host's monotonic clock.
 WINDOW = ("window_began_monotonic_s", "window_ended_monotonic_s")
+# The parts of a step whose time the host measures.
+HOST_PARTS = ("input", "forward", "backward", "optimizer")
+WHOLE_PARTS = HOST_PARTS[:1]  # of a step that does the others by itself, which the host's clock cannot part
+# In a rank's profile: 1 where the host had queued the work of profiled steps beforehand.
+AT_GPU_PACE = "profile/at_gpu_pace"
+ROOT_UNIT = "(root)"  # what no unit of the model holds: it follows from the whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,20 @@ class RankRecord:
     counters: dict[str, float | int | str | None] = field(default_factory=dict)
     # Rows of facts by name, such as the lines of code that wait for the GPU.
     tables: dict[str, list[dict[str, float | int | str | None]]] = field(default_factory=dict)
+
+    def number(self, name: str) -> float | None:
+        """A counter; None where it is missing or is not a number."""
+        return number_in(self.counters, name)
+
+    def whole(self, name: str) -> int | None:
+        value = self.counters.get(name)
+        return int(value) if isinstance(value, int | float) else None
+
+
+def number_in(row: Mapping[str, float | int | str | None], name: str) -> float | None:
+    """A number of a record's counters or of a row of its tables; None where it is missing or is not one."""
+    value = row.get(name)
+    return float(value) if isinstance(value, int | float) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

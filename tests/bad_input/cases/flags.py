@@ -193,15 +193,10 @@ _STORED = [
     of_flags(
         "budget without a measurement",
         "compare a b --budget 5m",
-        "--budget is for --until-conclusive and --interleave",
+        "--budget is for --interleave",
     ),
     of_flags(
         "window of compare in words", "compare a b --interleave --window long", "--window: expected a time"
-    ),
-    of_flags(
-        "both ways to measure",
-        "compare a b --interleave --until-conclusive",
-        "--interleave cannot be used with --until-conclusive",
     ),
     of_flags(
         "set without interleave",

@@ -56,11 +56,6 @@ def _is_rdma(kind: str) -> bool:
     return kind.startswith("NET/IB")
 
 
-def read_choices(lines: Iterable[str], host: str = "") -> NcclChoices:
-    """Collect from the INFO lines of one or more ranks of a host."""
-    return read_logs([(host, lines)])
-
-
 def read_logs(logs: Iterable[tuple[str, Iterable[str]]]) -> NcclChoices:
     """Collect from the INFO lines of ranks, each with its host."""
     log = _Log()

@@ -54,11 +54,11 @@ def _facts(launches: list[Result]) -> ScriptFacts:
         trial=largest.trial,
         step_from=_text(first, "step_from"),
         optimizers=_text(first, "optimizers"),
-        events_per_step=_whole(first, "events_per_step"),
-        micro_batches=_whole(first, "micro_batches"),
+        events_per_step=first.whole(f"{OBSERVED}events_per_step"),
+        micro_batches=first.whole(f"{OBSERVED}micro_batches"),
         samples_from=_text(first, "samples_from"),
         skipped_steps=max(
-            _whole(record, "skipped_steps") or 0 for launch in launches for record in launch.ranks
+            record.whole(f"{OBSERVED}skipped_steps") or 0 for launch in launches for record in launch.ranks
         ),
         suppressed=_suppressed(launches),
         written_files=_most_written(launches, "files"),
@@ -80,8 +80,7 @@ def _suppressed(launches: list[Result]) -> dict[str, int]:
 
 
 def _most_written(launches: list[Result], name: str) -> int:
-    counts = (record.counters.get(f"{WRITTEN}{name}") for launch in launches for record in launch.ranks)
-    return max((int(count) for count in counts if isinstance(count, int | float)), default=0)
+    return max(record.whole(f"{WRITTEN}{name}") or 0 for launch in launches for record in launch.ranks)
 
 
 def _remaining(launches: list[Result]) -> tuple[str, ...]:
@@ -98,8 +97,3 @@ def _remaining(launches: list[Result]) -> tuple[str, ...]:
 def _text(record: RankRecord, name: str) -> str | None:
     value = record.counters.get(f"{OBSERVED}{name}")
     return str(value) if value else None
-
-
-def _whole(record: RankRecord, name: str) -> int | None:
-    value = record.counters.get(f"{OBSERVED}{name}")
-    return int(value) if isinstance(value, int | float) else None

@@ -13,7 +13,6 @@ from scalescope.analysis.configurations import Configuration, comparable_log_rat
 from scalescope.analysis.run_spread import RunSpread
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.verdicts import (
-    INCONCLUSIVE,
     NO_SPREAD,
     SLOWER,
     Comparing,
@@ -21,7 +20,6 @@ from scalescope.analysis.verdicts import (
     Remedy,
     Verdict,
     comparisons_of,
-    half_width_at_most,
     judge_all,
 )
 from scalescope.experiment.identity import identity
@@ -31,8 +29,6 @@ from scalescope.results.result import Result
 
 # What `auto` makes of a machine: another machine may have it otherwise and still do the same job.
 _OF_THE_MACHINE = frozenset(("device", "backend", "threads_per_rank"))
-# A half width this near to what very many launches would leave: further ones hardly narrow it.
-_NEARLY = 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +44,6 @@ class ComparedConfig:
     half_width: float | None  # of ln(speedup), at the level where a difference is claimed
     remedy: Remedy | None  # of what is inconclusive
     comparing: Comparing
-    spread: RunSpread = NO_SPREAD
 
     @property
     def threshold(self) -> float:
@@ -228,12 +223,12 @@ def judged_pairs(
     rates = [comparable_log_rates(after, before) for before, after in pairs]
     comparing = Comparing(threshold, comparisons_of(rates))
     return tuple(
-        _judged(pair, judgement, comparing, spread)
+        _judged(pair, judgement, comparing)
         for pair, judgement in zip(pairs, judge_all(rates, threshold, spread), strict=True)
     )
 
 
-def _judged(pair: Pair, judgement: Judgement, comparing: Comparing, spread: RunSpread) -> ComparedConfig:
+def _judged(pair: Pair, judgement: Judgement, comparing: Comparing) -> ComparedConfig:
     before, after = pair
     return ComparedConfig(
         before=before,
@@ -245,7 +240,6 @@ def _judged(pair: Pair, judgement: Judgement, comparing: Comparing, spread: RunS
         half_width=judgement.half_width,
         remedy=judgement.remedy,
         comparing=comparing,
-        spread=spread,
     )
 
 
@@ -288,28 +282,3 @@ def _collectives(old: Iterable[Result], new: Iterable[Result]) -> tuple[Collecti
     before = {key_of(row): row for row in collective_rows(old)}
     rows = [row for row in collective_rows(new) if key_of(row) in before and row.size_bytes > 0]
     return tuple(CollectivePair(before=before[key_of(row)], after=row) for row in rows)
-
-
-def more_launches_would_decide(judged: ComparedConfig) -> bool:
-    """Whether further launches of the new run alone could decide what is inconclusive.
-
-    The old run's launches stay as few as they are: with very many new ones, its share of the noise is left,
-    and the spread between runs.
-    """
-    if judged.launches[0] < 2 or judged.verdict != INCONCLUSIVE:
-        return False
-    return half_width_left(judged) < 2.0 * judged.comparing.decisive_half_width
-
-
-def half_width_left(judged: ComparedConfig) -> float:
-    """The half width that very many launches of the new run would leave."""
-    rates = comparable_log_rates(judged.after, judged.before)
-    return half_width_at_most(rates, judged.comparing, judged.spread)
-
-
-def is_too_noisy(judged: ComparedConfig) -> bool:
-    """Whether a further launch of the new run still helps; by the noise alone, not by the difference."""
-    if judged.half_width is None:
-        return True
-    enough = max(judged.comparing.decisive_half_width, _NEARLY * half_width_left(judged))
-    return judged.half_width > enough

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 _TOLERANCE = 0.02
 MOST_TRIES = 12
 _TRIES_BY_PREDICTION = 6  # after that the interval is halved, without the line
-_LARGEST_BATCH = 2**31
+LARGEST_BATCH = 2**31
 _UP, _DOWN = 2, 4  # how much further each time the line turns out wrong; what fails is learnt soonest
 _KINK = 0.01
 
@@ -24,7 +24,7 @@ class FittedLine:
         """The largest batch whose peak stays within the capacity; None where the line does not grow."""
         if self.slope <= 0:
             return None
-        return max(0, min(_LARGEST_BATCH, math.floor((capacity - self.base) / self.slope)))
+        return max(0, min(LARGEST_BATCH, math.floor((capacity - self.base) / self.slope)))
 
 
 def fit_line(points: Sequence[tuple[int, int]]) -> FittedLine | None:
@@ -73,7 +73,7 @@ class Bracket:
     def is_closed(self) -> bool:
         """Whether the two are so close that no further try is needed."""
         if self.fails is None or self.is_all:
-            return self.is_all or self.fits >= _LARGEST_BATCH
+            return self.is_all or self.fits >= LARGEST_BATCH
         return self.fails - self.fits <= max(1, int(self.fits * _TOLERANCE))
 
 
@@ -90,11 +90,11 @@ def _next_batch(bracket: Bracket, predicted: int | None, tries: int) -> int | No
     if high is not None and tries >= _TRIES_BY_PREDICTION:
         return (low + high) // 2
     if predicted is None:
-        return min(_LARGEST_BATCH, 2 * low or 1) if high is None else (low + high) // 2
+        return min(LARGEST_BATCH, 2 * low or 1) if high is None else (low + high) // 2
     step = max(1, int(low * _TOLERANCE), int(predicted * _TOLERANCE))
     if high is None:
         beyond = low + max(step, _UP * (low - predicted))
-        return min(_LARGEST_BATCH, max(predicted, beyond))
+        return min(LARGEST_BATCH, max(predicted, beyond))
     # Next to an edge the line adds nothing: a step away from it closes the bracket, or moves it far.
     wanted = max(predicted, low + max(step, _UP * (low - predicted)))
     wanted = min(wanted, high - max(step, _DOWN * (predicted - high)))

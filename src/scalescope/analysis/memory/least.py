@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from scalescope.analysis.memory.fit import LARGEST_BATCH
 from scalescope.catalog.cards import card
 from scalescope.catalog.training import STATE_VALUES
 from scalescope.catalog.traits import MemoryLayout, ModelSize
@@ -10,7 +11,6 @@ from scalescope.experiment.trial import Trial
 _VALUE_BYTES = 4  # of parameters, gradients and optimizer state, in every precision
 _READY_BATCHES = 2  # of synthetic samples, made once and kept
 _SHORT_PRECISIONS = ("bf16", "fp16")
-_LARGEST_BATCH = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def least_memory(trial: Trial) -> LeastMemory | None:
 
 def largest_batch_in(trial: Trial, room: int) -> int | None:
     """The largest batch, in the way it was asked for, whose least memory is within `room` per rank."""
-    low, high = 0, _LARGEST_BATCH  # of samples of one forward pass
+    low, high = 0, LARGEST_BATCH  # of samples of one forward pass
     while high - low > 1:
         middle = (low + high) // 2
         least = least_memory(with_micro_batch(trial, middle))

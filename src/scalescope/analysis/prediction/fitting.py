@@ -13,7 +13,7 @@ from scalescope.analysis.prediction.profile import RankProfile
 from scalescope.analysis.prediction.profiles import MeasuredProfile
 from scalescope.analysis.prediction.setup import Setup
 from scalescope.analysis.prediction.simulation import simulate_once
-from scalescope.analysis.prediction.timeline import Fitted, StepTimeline
+from scalescope.analysis.prediction.timeline import Fitted
 from scalescope.analysis.prediction.timelines.data_parallel import HALVES
 from scalescope.analysis.prediction.trial_setup import setup_of
 from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline, without_communication
@@ -161,14 +161,6 @@ def _size(fitted: Fitted, ranges: Ranges) -> float:
     """How far the parameters are from having no effect, in widths of their ranges."""
     values = ((getattr(fitted, name) or 0.0, low, high) for name, (low, high) in ranges.items())
     return math.fsum(abs(value) / (high - low) for value, low, high in values)
-
-
-def simulated(step: MeasuredStep, fitted: Fitted, times: CollectiveTimes | None = None) -> StepTimeline:
-    """The step as it is predicted, with the contention of its own ranks where that was measured."""
-    contention = contention_of(step)
-    if contention is not None:
-        fitted = dataclasses.replace(fitted, contention={step.setup.world_size: contention})
-    return simulate_once(step.profile, times or step.times, step.setup, fitted)
 
 
 def contention_of(step: MeasuredStep) -> float | None:

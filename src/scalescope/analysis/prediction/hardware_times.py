@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 
 from scalescope.analysis.prediction.measured_times import along, curve_through
-from scalescope.analysis.prediction.network import CollectiveTime, CollectiveTimes
+from scalescope.analysis.prediction.network import CollectiveTime
 from scalescope.analysis.prediction.setup import RankLayout
 from scalescope.errors import BadInput
 from scalescope.hardware.nccl_model import ClusterShape, model_time
@@ -71,34 +71,6 @@ class HardwareTimes:
             latency_s=time.latency_s,
             error=math.hypot(transfer_error_s, _LATENCY_ERROR * time.latency_s) / time.time_s,
             assumptions=(f"{collective} reaches the rates that NCCL counts on ({names})",),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class TwoLevelTimes:
-    """Measured inside a node, named between nodes: first inside, then between, one after the other."""
-
-    inside: CollectiveTimes
-    between: HardwareTimes
-
-    def time_of(self, collective: str, size_bytes: float, ranks: int, layout: RankLayout) -> CollectiveTime:
-        """Inside a node as measured; each of its ranks then exchanges its part with other nodes."""
-        nodes = layout.nodes(ranks)
-        if nodes == 1 or size_bytes <= 0:
-            return self.inside.time_of(collective, size_bytes, ranks, layout)
-        cards = layout.cards_per_node if collective != "sendrecv" else 1
-        apart = RankLayout(ranks_per_node=1, cards_per_node=cards)
-        outside = self.between.time_of(collective, size_bytes, nodes, apart)
-        per_node = min(ranks, layout.ranks_per_node or ranks)
-        if per_node == 1:
-            return outside
-        inner = self.inside.time_of(collective, size_bytes, per_node, RankLayout())
-        time_s = inner.time_s + outside.time_s
-        return CollectiveTime(
-            time_s=time_s,
-            latency_s=inner.latency_s + outside.latency_s,
-            error=(inner.error * inner.time_s + outside.error * outside.time_s) / time_s,
-            assumptions=tuple(dict.fromkeys((*inner.assumptions, *outside.assumptions))),
         )
 
 

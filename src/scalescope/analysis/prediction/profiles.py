@@ -7,12 +7,9 @@ from dataclasses import dataclass
 
 from scalescope.analysis.prediction.profile import Gradient, RankProfile, Unit
 from scalescope.experiment.trial import Trial
-from scalescope.results.result import RankRecord, Result, undisturbed
+from scalescope.results.result import AT_GPU_PACE, HOST_PARTS, ROOT_UNIT, RankRecord, Result, undisturbed
 from scalescope.results.run import Run
 
-_PARTS = ("input", "forward", "backward", "optimizer")
-_ROOT = "(root)"  # what is in no unit: it follows from the whole
-_AT_GPU_PACE = "profile/at_gpu_pace"
 _WAITING = 0.95  # a GPU that works for less of a step waits for its host
 _CUT = 0.01  # of a launch's steps, at each end, before their spread is taken
 
@@ -64,7 +61,7 @@ def _profile_of(results: Sequence[Result]) -> MeasuredProfile:
     records = [result.ranks[0] for result in results]
     steps = [_launch_of(trial, record) for record in records]
     means_s = [step.mean_s for step in steps]
-    parts_s = {name: statistics.fmean(step.parts_s[name] for step in steps) for name in _PARTS}
+    parts_s = {name: statistics.fmean(step.parts_s[name] for step in steps) for name in HOST_PARTS}
     micro_batches = steps[0].micro_batches
     mean_s = statistics.fmean(means_s)
     issue_s = statistics.fmean(step.issue_s for step in steps)
@@ -83,8 +80,7 @@ def _profile_of(results: Sequence[Result]) -> MeasuredProfile:
         launch_spread=statistics.stdev(means_s) / mean_s if len(means_s) > 1 else 0.0,
         launches=len(results),
     )
-    peaks = [record.counters.get("peak_memory_bytes") for record in records]
-    known = [int(peak) for peak in peaks if isinstance(peak, int | float)]
+    known = [peak for record in records if (peak := record.whole("peak_memory_bytes")) is not None]
     return MeasuredProfile(
         trial=trial, profile=profile, memory_bytes=max(known, default=None), micro_batches=micro_batches
     )
@@ -93,9 +89,9 @@ def _profile_of(results: Sequence[Result]) -> MeasuredProfile:
 def _launch_of(trial: Trial, record: RankRecord) -> _ProfiledLaunch:
     times_s = record.samples["step_time_s"]
     mean_s = math.fsum(times_s) / len(times_s)
-    micro_batches = int(_number(record, "profile/micro_batches") or 1)
-    backward_s = _number(record, "profile/backward_s")
-    forward_s = _number(record, "profile/forward_s")
+    micro_batches = record.whole("profile/micro_batches") or 1
+    backward_s = record.number("profile/backward_s") or 0.0
+    forward_s = record.number("profile/forward_s") or 0.0
     waits = _waits_for_host(record, mean_s, micro_batches)
     parts_s = _timed_parts(trial, record, micro_batches) or _scaled_parts(
         record, None if waits else mean_s, micro_batches
@@ -119,7 +115,7 @@ def _launch_of(trial: Trial, record: RankRecord) -> _ProfiledLaunch:
                 activation_bytes=int(row["activation_bytes"] or 0),
             )
             for row in record.tables.get("units", ())
-            if row["name"] != _ROOT
+            if row["name"] != ROOT_UNIT
         ],
     )
 
@@ -129,17 +125,17 @@ def _timed_parts(trial: Trial, record: RankRecord, micro_batches: int) -> dict[s
 
     None on a GPU, which the host runs ahead of, and for steps that scripts and users make by themselves.
     """
-    names = [f"host/{part}_s" for part in _PARTS]
+    names = [f"host/{part}_s" for part in HOST_PARTS]
     if trial.on_gpu or trial.is_command or not all(name in record.counters for name in names):
         return None
-    parts_s = dict(zip(_PARTS, (_number(record, name) for name in names), strict=True))
+    parts_s = dict(zip(HOST_PARTS, ((record.number(name) or 0.0) for name in names), strict=True))
     passes_s = {part: parts_s[part] / micro_batches for part in ("forward", "backward")}
     return {**parts_s, **passes_s}
 
 
 def _waits_for_host(record: RankRecord, mean_s: float, micro_batches: int) -> bool:
     """Whether the GPU would be done with a step before the host has issued it."""
-    return _AT_GPU_PACE in record.counters and _profiled_s(record, micro_batches) < _WAITING * mean_s
+    return AT_GPU_PACE in record.counters and _profiled_s(record, micro_batches) < _WAITING * mean_s
 
 
 def _scaled_parts(record: RankRecord, step_s: float | None, micro_batches: int) -> dict[str, float]:
@@ -150,11 +146,11 @@ def _scaled_parts(record: RankRecord, step_s: float | None, micro_batches: int) 
 
 
 def _profiled_parts(record: RankRecord) -> dict[str, float]:
-    return {part: _number(record, f"profile/{part}_s") for part in _PARTS}
+    return {part: (record.number(f"profile/{part}_s") or 0.0) for part in HOST_PARTS}
 
 
 def _profiled_s(record: RankRecord, micro_batches: int) -> float:
-    return _sum_of(_profiled_parts(record), micro_batches) + _number(record, "profile/rest_s")
+    return _sum_of(_profiled_parts(record), micro_batches) + (record.number("profile/rest_s") or 0.0)
 
 
 def _sum_of(parts_s: Mapping[str, float], micro_batches: int) -> float:
@@ -202,13 +198,8 @@ def _spread(times_s: Sequence[float]) -> float:
 
 def _buffer_bytes(record: RankRecord) -> int:
     name = "buffer_bytes" if "buffer_bytes" in record.counters else "profile/buffer_bytes"  # of a command
-    return int(_number(record, name))
+    return record.whole(name) or 0
 
 
 def _share(part_s: float | int | str | None, whole_s: float) -> float:
     return float(part_s or 0.0) / whole_s if whole_s > 0.0 else 0.0
-
-
-def _number(record: RankRecord, name: str) -> float:
-    value = record.counters.get(name)
-    return float(value) if isinstance(value, int | float) else 0.0

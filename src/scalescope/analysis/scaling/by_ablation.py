@@ -33,7 +33,7 @@ from scalescope.experiment.ablations import (
     without_communication,
 )
 
-_NOT_SILENCED = "the same ranks without communication were not measured"
+NOT_SILENCED = "the same ranks without communication were not measured"
 _CANNOT_BE_SILENCED = "communication cannot be switched off for this strategy with these settings"
 _NOT_WRAPPED = "one rank in the wrapper was not measured"
 
@@ -43,16 +43,22 @@ def waterfall_by_ablation(
 ) -> Waterfall:
     """Every term that was measured; the others are unknown, with the reason."""
     chain = _Chain(full, plain, by_trial)
+    return waterfall_of_parts(full, plain, chain.parts(), chain.alone_s, chain.cost)
+
+
+def waterfall_of_parts(
+    full: Configuration,
+    plain: Configuration,
+    parts: Sequence[Part],
+    alone_s: list[float],
+    cost: CommunicationCost | None,
+) -> Waterfall:
+    """The parts as a waterfall, with what is known of communication beside them."""
     waterfall = built_waterfall(
-        full,
-        plain,
-        chain.parts(),
-        simple_comm_s=difference_between(full.mean_steps_s, chain.alone_s),
-        source="ablation",
+        full, plain, parts, simple_comm_s=difference_between(full.mean_steps_s, alone_s), source="ablation"
     )
-    if chain.cost is None:
+    if cost is None:
         return waterfall
-    cost = chain.cost
     return dataclasses.replace(waterfall, straggler=cost.straggler, split=cost.split, hook_s=cost.hook_s)
 
 
@@ -101,7 +107,7 @@ class _Chain:
         cost = self.cost
         if cost is None:
             has_ablation = without_communication(self._full.trial) is not None
-            reason = _NOT_SILENCED if has_ablation else _CANNOT_BE_SILENCED
+            reason = NOT_SILENCED if has_ablation else _CANNOT_BE_SILENCED
             return [
                 Part(name=name, time_s=None, reason=reason)
                 for name in (CONTENTION, STRAGGLERS, COMMUNICATION)

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.scaling.by_ablation import (
+    NOT_SILENCED,
     difference_between,
     parts_after_contention,
     smaller_batch_cost,
+    waterfall_of_parts,
 )
 from scalescope.analysis.scaling.communication import CommunicationCost, communication_cost, difference
 from scalescope.analysis.scaling.waterfall import (
@@ -26,7 +28,6 @@ from scalescope.analysis.scaling.waterfall import (
     WRAPPER,
     Part,
     Waterfall,
-    built_waterfall,
 )
 from scalescope.analysis.statistics import Estimate
 from scalescope.catalog.benchmarks.train import Train
@@ -42,7 +43,6 @@ AGREES = 0.01  # of the samples per rank and step
 _UNWRAPPED = (None, "none")
 _NO_UNWRAPPED_RANKS = "the script has no unwrapped form on several ranks"
 _NO_SHARE = "one rank cannot be launched with its share of the command's batch"
-_NOT_SILENCED = "the same ranks without communication were not measured"
 _NOT_PRELOADED = "steps with preloaded samples were not measured"
 _NO_ONE_RANK = "one rank with its share of the batch was not measured"
 _CANNOT_BE_SILENCED = {
@@ -57,17 +57,7 @@ def waterfall_of_command(
 ) -> Waterfall:
     """Every term that the launches separate; others are merged, or unknown, with the reason."""
     chain = _CommandChain(full, plain, by_trial)
-    waterfall = built_waterfall(
-        full,
-        plain,
-        chain.parts(),
-        simple_comm_s=difference_between(full.mean_steps_s, chain.alone_s),
-        source="ablation",
-    )
-    if chain.cost is None:
-        return waterfall
-    cost = chain.cost
-    return dataclasses.replace(waterfall, straggler=cost.straggler, split=cost.split, hook_s=cost.hook_s)
+    return waterfall_of_parts(full, plain, chain.parts(), chain.alone_s, chain.cost)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +123,7 @@ class _CommandChain:
     def _separated(self) -> list[Part]:
         """Contention, with what no launch separates from it, and what follows."""
         if self.cost is None:
-            reason = self._mismatch or (_NOT_SILENCED if self._silent is None else _NOT_PRELOADED)
+            reason = self._mismatch or (NOT_SILENCED if self._silent is None else _NOT_PRELOADED)
             return [Part(name=name, time_s=None, reason=reason) for name in _BETWEEN]
         merged, why = self._merged()
         mismatch = self._mismatch_of_one_rank()

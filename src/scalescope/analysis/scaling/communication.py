@@ -35,11 +35,6 @@ class CommunicationCost:
     split: CommunicationSplit | None
     hook_s: float | None  # of the hook that replaces communication: normal ranks do not have it
 
-    @property
-    def includes_skew(self) -> bool:
-        """Whether random skew could not be separated from communication."""
-        return self.random_skew_s is None
-
 
 def communication_cost(full: Configuration, without_comm: Configuration) -> CommunicationCost:
     """What is lost between ranks, from normal training and the same ranks without communication."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalescope.analysis.launches import summarise
+from scalescope.analysis.statistics import mean_of_known
 from scalescope.experiment.recordings import timed_training_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.old_formats import bucket_bytes_of
@@ -65,9 +66,7 @@ class TraceProfile:
     @property
     def span_overlap(self) -> float | None:
         """The same as DDP counts it: over the span of all transfers of a backward pass, pauses included."""
-        overlaps = [step.span_overlap for step in self.steps]
-        known = [overlap for overlap in overlaps if overlap is not None]
-        return statistics.fmean(known) if known else None
+        return mean_of_known(step.span_overlap for step in self.steps)
 
     @property
     def disagreement(self) -> float | None:

@@ -4,10 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scalescope.experiment.trial import Trial
-from scalescope.results.result import RankRecord, Result, undisturbed
+from scalescope.results.result import HOST_PARTS, RankRecord, Result, number_in, undisturbed
 
 _HOST = "host/"
-HOST_PARTS = ("input", "forward", "backward", "optimizer")
 _GENERATIONS = 3
 
 Row = Mapping[str, float | int | str | None]
@@ -30,7 +29,6 @@ class AllocatorCalls:
     allocations: float | None = None  # cudaMalloc
     releases: float | None = None  # cudaFree
     reserved_bytes: float | None = None
-    allocated_bytes: float | None = None
     inactive_split_bytes: float | None = None  # unused parts of blocks, which cannot be returned
 
     @property
@@ -131,9 +129,7 @@ def activity_of(record: RankRecord) -> RankActivity:
         rank=record.rank,
         step_times_s=record.samples.get("step_time_s", ()),
         host_s={
-            part: value
-            for part in HOST_PARTS
-            if (value := _number(record.counters, f"{_HOST}{part}_s")) is not None
+            part: value for part in HOST_PARTS if (value := record.number(f"{_HOST}{part}_s")) is not None
         },
         garbage=_garbage(record),
         allocator=_allocator(record),
@@ -143,13 +139,8 @@ def activity_of(record: RankRecord) -> RankActivity:
     )
 
 
-def _number(values: Row, name: str) -> float | None:
-    value = values.get(name)
-    return float(value) if isinstance(value, int | float) else None
-
-
 def _count(values: Row, name: str) -> int:
-    return int(_number(values, name) or 0)
+    return int(number_in(values, name) or 0)
 
 
 def _text(values: Row, name: str) -> str:
@@ -157,7 +148,7 @@ def _text(values: Row, name: str) -> str:
 
 
 def _per_step(record: RankRecord, name: str) -> float | None:
-    total = _number(record.counters, name)
+    total = record.number(name)
     steps = len(record.samples.get("step_time_s", ()))
     return None if total is None or not steps else total / steps
 
@@ -168,7 +159,7 @@ def _garbage(record: RankRecord) -> GarbageCollection | None:
         return None
     return GarbageCollection(
         pause_s=pause_s,
-        longest_s=_number(record.counters, "gc/longest_s") or 0.0,
+        longest_s=record.number("gc/longest_s") or 0.0,
         collections=tuple(_count(record.counters, f"gc/collections_{n}") for n in range(_GENERATIONS)),
     )
 
@@ -178,9 +169,8 @@ def _allocator(record: RankRecord) -> AllocatorCalls | None:
         retries=_per_step(record, "allocator/retries"),
         allocations=_per_step(record, "allocator/device_allocations"),
         releases=_per_step(record, "allocator/device_releases"),
-        reserved_bytes=_number(record.counters, "allocator/reserved_bytes"),
-        allocated_bytes=_number(record.counters, "allocator/allocated_bytes"),
-        inactive_split_bytes=_number(record.counters, "allocator/inactive_split_bytes"),
+        reserved_bytes=record.number("allocator/reserved_bytes"),
+        inactive_split_bytes=record.number("allocator/inactive_split_bytes"),
     )
     return None if calls == AllocatorCalls() else calls
 
@@ -218,18 +208,18 @@ def _recompilation(row: Row) -> Recompilation:
         file=_text(row, "file"),
         line=_count(row, "line"),
         in_window=bool(row.get("in_window")),
-        time_s=_number(row, "time_s") or 0.0,
+        time_s=number_in(row, "time_s") or 0.0,
     )
 
 
 def _work(record: RankRecord) -> RankWork | None:
-    elements = _number(record.counters, "work/elements")
+    elements = record.number("work/elements")
     if not elements:
         return None
     return RankWork(
         elements=elements,
-        tokens=_number(record.counters, "work/tokens"),
-        variation=_number(record.counters, "work/variation") or 0.0,
+        tokens=record.number("work/tokens"),
+        variation=record.number("work/variation") or 0.0,
         by_step=tuple(record.samples.get("work/elements", ())),
     )
 
@@ -242,9 +232,9 @@ def _long_steps(record: RankRecord) -> tuple[LongStep, ...] | None:
 def _long_step(row: Row) -> LongStep:
     return LongStep(
         step=_count(row, "step"),
-        beyond_s=_number(row, "beyond_s") or 0.0,
+        beyond_s=number_in(row, "beyond_s") or 0.0,
         parts_s={
-            part: _number(row, name) or 0.0 for part in HOST_PARTS if (name := f"{part}_beyond_s") in row
+            part: number_in(row, name) or 0.0 for part in HOST_PARTS if (name := f"{part}_beyond_s") in row
         },
-        gc_s=_number(row, "gc_s") or 0.0,
+        gc_s=number_in(row, "gc_s") or 0.0,
     )

@@ -1,7 +1,7 @@
 """Loading: how the batches of a rank were prepared, and what the loader had to work with."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from scalescope.results.ranks.attach_job import OBSERVED
@@ -28,8 +28,7 @@ class LoaderFacts:
     restarts: int | None = None  # epochs that began during the timed steps
     cores: int | None = None  # that the rank and its loader may use
     batch_bytes: int | None = None
-    shm_bytes: int | None = None  # of /dev/shm, through which processes hand over batches
-    shm_free_bytes: int | None = None
+    shm_free_bytes: int | None = None  # of /dev/shm, through which processes hand over batches
 
     @property
     def is_iterable(self) -> bool:
@@ -72,55 +71,42 @@ def loading_of(records: Iterable[RankRecord]) -> LoaderFacts | None:
 
 
 def _facts_of(record: RankRecord) -> LoaderFacts | None:
-    counters = record.counters
-    if "loader_s" not in counters:
+    if "loader_s" not in record.counters:
         return _of_command(record)
     return LoaderFacts(
         rank=record.rank,
-        wait_s=_number(counters, "loader_s"),
-        copy_s=_number(counters, "copy_s"),
-        first_batch_s=_number(counters, f"{_LOADER}first_batch_s"),
-        prepare_s=_number(counters, f"{_LOADER}prepare_s"),
-        collate_s=_number(counters, f"{_LOADER}collate_s"),
-        cpu_s=_number(counters, f"{_LOADER}cpu_s"),
-        workers=_whole(counters, f"{_LOADER}workers"),
-        prefetch_factor=_whole(counters, f"{_LOADER}prefetch_factor"),
-        pinned=_switch(counters, f"{_LOADER}pinned"),
-        persistent=_switch(counters, f"{_LOADER}persistent"),
-        restarts=_whole(counters, f"{_LOADER}restarts"),
-        cores=_whole(counters, f"{_LOADER}cores"),
-        batch_bytes=_whole(counters, f"{_LOADER}batch_bytes"),
-        shm_bytes=_whole(counters, f"{_LOADER}shm_bytes"),
-        shm_free_bytes=_whole(counters, f"{_LOADER}shm_free_bytes"),
+        wait_s=record.number("loader_s"),
+        copy_s=record.number("copy_s"),
+        first_batch_s=record.number(f"{_LOADER}first_batch_s"),
+        prepare_s=record.number(f"{_LOADER}prepare_s"),
+        collate_s=record.number(f"{_LOADER}collate_s"),
+        cpu_s=record.number(f"{_LOADER}cpu_s"),
+        workers=record.whole(f"{_LOADER}workers"),
+        prefetch_factor=record.whole(f"{_LOADER}prefetch_factor"),
+        pinned=_switch(record, f"{_LOADER}pinned"),
+        persistent=_switch(record, f"{_LOADER}persistent"),
+        restarts=record.whole(f"{_LOADER}restarts"),
+        cores=record.whole(f"{_LOADER}cores"),
+        batch_bytes=record.whole(f"{_LOADER}batch_bytes"),
+        shm_free_bytes=record.whole(f"{_LOADER}shm_free_bytes"),
     )
 
 
 def _of_command(record: RankRecord) -> LoaderFacts | None:
     """The DataLoader that was observed in a command; None where there is none."""
-    counters = record.counters
-    if not counters.get(f"{OBSERVED}loader"):
+    if not record.counters.get(f"{OBSERVED}loader"):
         return None
     return LoaderFacts(
         rank=record.rank,
-        wait_s=_number(counters, "host/input_s"),
-        prepare_s=_number(counters, f"{_LOADER}prepare_s"),
-        collate_s=_number(counters, f"{_LOADER}collate_s"),
-        cpu_s=_number(counters, f"{_LOADER}cpu_s"),
-        workers=_whole(counters, f"{OBSERVED}loader_workers"),
-        cores=_whole(counters, f"{_LOADER}cores"),
+        wait_s=record.number("host/input_s"),
+        prepare_s=record.number(f"{_LOADER}prepare_s"),
+        collate_s=record.number(f"{_LOADER}collate_s"),
+        cpu_s=record.number(f"{_LOADER}cpu_s"),
+        workers=record.whole(f"{OBSERVED}loader_workers"),
+        cores=record.whole(f"{_LOADER}cores"),
     )
 
 
-def _number(counters: Mapping[str, object], name: str) -> float | None:
-    value = counters.get(name)
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _whole(counters: Mapping[str, object], name: str) -> int | None:
-    value = counters.get(name)
-    return int(value) if isinstance(value, int | float) else None
-
-
-def _switch(counters: Mapping[str, object], name: str) -> bool | None:
-    value = counters.get(name)
-    return bool(value) if isinstance(value, int | float) else None
+def _switch(record: RankRecord, name: str) -> bool | None:
+    value = record.number(name)
+    return None if value is None else bool(value)

@@ -1,6 +1,5 @@
 """Model facts: what a rank counted of its model and optimizer, and the cores that it may use."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scalescope.results.result import RankRecord
@@ -25,16 +24,11 @@ def model_facts(record: RankRecord) -> ModelFacts:
     counters = record.counters
     affinity, fused = counters.get("affinity"), counters.get("optimizer_is_fused")
     return ModelFacts(
-        parameters=_whole(counters, "parameters"),
-        parameter_tensors=_whole(counters, "parameter_tensors"),
-        buffer_bytes=_whole(counters, "buffer_bytes"),
-        sync_batch_norms=_whole(counters, "model_collectives"),
-        convolutions=_whole(counters, "convolutions"),
+        parameters=record.whole("parameters"),
+        parameter_tensors=record.whole("parameter_tensors"),
+        buffer_bytes=record.whole("buffer_bytes"),
+        sync_batch_norms=record.whole("model_collectives"),
+        convolutions=record.whole("convolutions"),
         optimizer_is_fused=bool(fused) if isinstance(fused, int) else None,
         rank_cores=len(cores_of(affinity)) or None if isinstance(affinity, str) else None,
     )
-
-
-def _whole(counters: Mapping[str, object], name: str) -> int | None:
-    value = counters.get(name)
-    return int(value) if isinstance(value, int | float) else None

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scalescope.analysis.training.activity import HOST_PARTS, LongStep, RankActivity
+from scalescope.analysis.training.activity import LongStep, RankActivity
+from scalescope.results.result import HOST_PARTS, WHOLE_PARTS
 
 _FAR_MADS = 6 * 1.4826  # MAD times 1.4826 estimates a standard deviation
 _FAR = 0.2  # of the median, at least
@@ -25,7 +26,6 @@ _LEAST_JITTERED_PERIOD = 10
 _LEAST_JITTERED_PAUSES = 5
 _JITTER = 0.1  # of a period that is one of time and not of steps
 _MOSTLY = 0.5
-_WHOLE_PARTS = HOST_PARTS[:1]  # that are known of a workload's own step
 REST = "rest"  # of the host's step: outside input, forward, backward and optimizer
 _WAITS = "backward"  # where a rank waits for others
 
@@ -257,5 +257,5 @@ def _host_s(rows: Sequence[LongStep], *, on_gpu: bool) -> dict[str, float]:
     a workload's own step, whose parts are not recorded."""
     host_s = {part: sum(max(0.0, row.parts_s.get(part, 0.0)) for row in rows) for part in HOST_PARTS}
     rest_s = sum(max(0.0, row.beyond_s - sum(row.parts_s.values())) for row in rows)
-    is_whole = any(tuple(row.parts_s) == _WHOLE_PARTS for row in rows)
+    is_whole = any(tuple(row.parts_s) == WHOLE_PARTS for row in rows)
     return {**host_s, REST: 0.0 if on_gpu or is_whole else rest_s}

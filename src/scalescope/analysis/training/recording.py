@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from scalescope.experiment.recordings import records_breakdown, timed_training_of
-from scalescope.results.result import RankRecord, Result, undisturbed
+from scalescope.results.result import RankRecord, Result, number_in, undisturbed
 from scalescope.results.traces import step_parts
 from scalescope.results.traces.step_parts import PREFIX, STEP
 
 SYNCHRONIZATIONS = "synchronizations"
-KERNELS = "kernels"
 _OFTEN = 0.5  # per step
 _REPLAY = "replay/"
 FORMATS = ("fp32", "tf32", "bf16", "fp16")
@@ -46,7 +45,6 @@ class ReplayedStep:
     without_sync_s: float  # if the host never waited for the GPU
     fast_host_s: float  # if launching took no time, too
     without_allocation_s: float  # if no memory were requested from the driver or given back
-    host_factor: float  # the profiler's slowing of the host, taken back
 
     @property
     def sync_cost_s(self) -> float:
@@ -72,7 +70,6 @@ class StepRecording:
     plain_step_s: float | None  # of steps without a profiler in the same launch
     kernels: float | None = None  # per step
     kernel_median_s: float | None = None
-    launch_gap_s: float | None = None  # the median pause between two kernels
     matrix_product_s: float | None = None  # in kernels of products and convolutions
     matrix_unit_s: float | None = None  # of that, in kernels that use matrix units, by their names
     convolution_s: float | None = None
@@ -80,7 +77,6 @@ class StepRecording:
     elementwise_s: float | None = None  # in kernels that compute element by element, outside the optimizer
     elementwise_kernels: float | None = None  # of these, per step
     optimizer_kernels: float | None = None  # per step
-    optimizer_host_s: float | None = None  # of the host, to launch them
     pageable_copies: float | None = None  # from or to memory that is not page-locked, per step
     pageable_bytes: float | None = None
     pageable_s: float | None = None
@@ -90,8 +86,6 @@ class StepRecording:
     product_flops_per_s: Mapping[str, float] | None = None  # of a bare matrix product, by number format
     busy_waits_s: float | None = None  # of the host, waiting for a GPU that is busy: no line is to blame
     syncs: tuple[SyncSite, ...] = ()
-    syncs_were_located: bool = False  # False: torch could not report them, so an empty list says nothing
-    longest_kernels: tuple[tuple[str, float, float], ...] = ()  # (name, seconds, count) per step
 
     @property
     def step_s(self) -> float:
@@ -156,29 +150,25 @@ def _recording(record: RankRecord) -> StepRecording | None:
         rank=record.rank,
         parts=parts,
         recorded_step_s=step_s,
-        plain_step_s=_number(record, "plain_step_s"),
-        kernels=_number(record, "kernels_per_step"),
-        kernel_median_s=_number(record, "kernel_median_s"),
-        launch_gap_s=_number(record, "launch_gap_s"),
-        matrix_product_s=_number(record, "matrix_product_s"),
-        matrix_unit_s=_number(record, "matrix_unit_s"),
-        convolution_s=_number(record, "convolution_s"),
-        layout_s=_number(record, "layout_s"),
-        elementwise_s=_number(record, "elementwise_s"),
-        elementwise_kernels=_number(record, "elementwise_kernels"),
-        optimizer_kernels=_number(record, "optimizer_kernels"),
-        optimizer_host_s=_number(record, "optimizer_host_s"),
-        pageable_copies=_number(record, "pageable_copies"),
-        pageable_bytes=_number(record, "pageable_bytes"),
-        pageable_s=_number(record, "pageable_s"),
-        allocations=_number(record, "allocations_per_step"),
-        releases=_number(record, "releases_per_step"),
+        plain_step_s=record.number("plain_step_s"),
+        kernels=record.number("kernels_per_step"),
+        kernel_median_s=record.number("kernel_median_s"),
+        matrix_product_s=record.number("matrix_product_s"),
+        matrix_unit_s=record.number("matrix_unit_s"),
+        convolution_s=record.number("convolution_s"),
+        layout_s=record.number("layout_s"),
+        elementwise_s=record.number("elementwise_s"),
+        elementwise_kernels=record.number("elementwise_kernels"),
+        optimizer_kernels=record.number("optimizer_kernels"),
+        pageable_copies=record.number("pageable_copies"),
+        pageable_bytes=record.number("pageable_bytes"),
+        pageable_s=record.number("pageable_s"),
+        allocations=record.number("allocations_per_step"),
+        releases=record.number("releases_per_step"),
         replay=_replay(record),
         product_flops_per_s=_products(record),
-        busy_waits_s=_number(record, "busy_waits_s"),
+        busy_waits_s=record.number("busy_waits_s"),
         syncs=tuple(_site(row) for row in record.tables.get(SYNCHRONIZATIONS, ())),
-        syncs_were_located=bool(record.counters.get("syncs_were_located")),
-        longest_kernels=tuple(_kernel(row) for row in record.tables.get(KERNELS, ())),
     )
 
 
@@ -187,20 +177,15 @@ def _mean(record: RankRecord, name: str) -> float:
     return statistics.fmean(values) if values else 0.0
 
 
-def _number(record: RankRecord, name: str) -> float | None:
-    value = record.counters.get(name)
-    return float(value) if isinstance(value, int | float) else None
-
-
 def _replay(record: RankRecord) -> ReplayedStep | None:
-    names = ("step_s", "without_sync_s", "fast_host_s", "without_allocation_s", "host_factor")
-    values = {name: _number(record, f"{_REPLAY}{name}") for name in names}
+    names = ("step_s", "without_sync_s", "fast_host_s", "without_allocation_s")
+    values = {name: record.number(f"{_REPLAY}{name}") for name in names}
     known = {name: value for name, value in values.items() if value is not None}
     return ReplayedStep(**known) if len(known) == len(names) else None
 
 
 def _products(record: RankRecord) -> dict[str, float]:
-    rates = {name: _number(record, f"{_PRODUCTS}{name}") for name in FORMATS}
+    rates = {name: record.number(f"{_PRODUCTS}{name}") for name in FORMATS}
     return {name: rate for name, rate in rates.items() if rate is not None}
 
 
@@ -212,14 +197,6 @@ def _site(row: Mapping[str, float | int | str | None]) -> SyncSite:
         code=str(row.get("code") or ""),
         operation=str(row.get("operation") or ""),
         per_step=float(row.get("per_step") or 0.0),
-        time_s=_float(row.get("time_s")),
+        time_s=number_in(row, "time_s"),
         from_trace=bool(row.get("from_trace")),
     )
-
-
-def _float(value: float | int | str | None) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _kernel(row: Mapping[str, float | int | str | None]) -> tuple[str, float, float]:
-    return str(row.get("name") or ""), float(row.get("time_s") or 0.0), float(row.get("count") or 0.0)

@@ -87,16 +87,11 @@ class TunedLaunches:
     def mean(self, levers: Combination) -> float:
         return statistics.fmean(self._rates[levers])
 
-    def of_stages(self, kinds: Iterable[str], attempt: int | None = None) -> "TunedLaunches":
+    def of_stages(self, kinds: Iterable[str]) -> "TunedLaunches":
         """The launches of some stages alone."""
         wanted = set(kinds)
         return TunedLaunches(
-            [
-                launch
-                for launch in self.launches
-                if launch.stage.kind in wanted and attempt in (None, launch.stage.attempt)
-            ],
-            self.usual_deviation,
+            [launch for launch in self.launches if launch.stage.kind in wanted], self.usual_deviation
         )
 
     def spread(self) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.catalog.traits import WorkloadTraits
 from scalescope.errors import BadInput
 
-SCRIPT = "script"  # the value of a lever that leaves everything as the script has it
+SCRIPT = "script"  # the strategy of a command, and a value of its own that is left as it is
 _LOADER = "docs/levers/input.md"
 _NUMERICS = "changes the numbers that your script computes with"
 _DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}

@@ -1,23 +1,19 @@
 """`scalescope compare`: whether a run is slower than an earlier one."""
 
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from scalescope.catalog.setting import Setting, parse_value, threshold_from
 from scalescope.cli.interruption import interruptible
 from scalescope.errors import BadInput
 
 if TYPE_CHECKING:
     from scalescope.experiment.given import Entries
-    from scalescope.launch.local.launcher import LocalLauncher
-    from scalescope.progress.terminal import TerminalWatcher
     from scalescope.studies.comparison.compare import ComparisonReport
-    from scalescope.studies.comparison.interleave import Limits
 
-_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
 _BUDGET = "10m"
 _WINDOW = "3s"
 
@@ -33,11 +29,6 @@ _WINDOW = "3s"
 @click.option("--fail-inconclusive", is_flag=True, help="End with exit code 6 if anything is inconclusive.")
 @click.option("--any-hardware", is_flag=True, help="Compare runs of different machines all the same.")
 @click.option(
-    "--until-conclusive",
-    is_flag=True,
-    help="Measure NEW further where it is too noisy to judge; BASE is not measured again.",
-)
-@click.option(
     "--interleave",
     is_flag=True,
     help="Measure both again, in turns, and compare that: runs differ more than launches made in turns.",
@@ -49,19 +40,11 @@ _WINDOW = "3s"
     metavar="NAME=VALUE",
     help="With --interleave and BASE alone: NEW is BASE with this setting. May be repeated.",
 )
-@click.option(
-    "--budget",
-    metavar="TIME",
-    help=f"Time that --until-conclusive or --interleave may take. [default: {_BUDGET}]",
-)
+@click.option("--budget", metavar="TIME", help=f"Time that --interleave may take. [default: {_BUDGET}]")
 @click.option(
     "--window", metavar="TIME", help=f"How long each of these launches measures. [default: {_WINDOW}]"
 )
-@click.option(
-    "--trust",
-    is_flag=True,
-    help="With --until-conclusive or --interleave: run what the runs store, whoever wrote it.",
-)
+@click.option("--trust", is_flag=True, help="With --interleave: run what the runs store, whoever wrote it.")
 @click.option("--side-by-side", is_flag=True, help="Show how runs scale beside each other, without a gate.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write it as data.")
 @click.option(
@@ -72,7 +55,7 @@ def command(**arguments: Any) -> None:
     """Compare two stored runs: what is slower in NEW than in BASE, and by how much.
 
     Exit code 8 says that a configuration is slower beyond the threshold. Three or more runs are laid side
-    by side instead. Nothing is measured, but with --until-conclusive or --interleave. Example:
+    by side instead. Nothing is measured, but with --interleave. Example:
 
       scalescope compare runs/main runs/latest --threshold 3% --markdown comment.md
     """
@@ -92,29 +75,22 @@ def command(**arguments: Any) -> None:
 
 def _check(arguments: dict[str, Any]) -> None:
     """Refuse flags that contradict each other, before anything is read."""
-    _threshold(arguments["threshold"])
+    threshold_from(arguments["threshold"], "--threshold")
     for name, default in (("budget", _BUDGET), ("window", _WINDOW)):
         _duration(name, arguments[name], default)
-    measuring = [flag for flag in ("until_conclusive", "interleave") if arguments[flag]]
     for name in ("budget", "window"):
-        if arguments[name] is not None and not measuring:
-            raise BadInput(
-                f"--{name} is for --until-conclusive and --interleave; without them nothing is measured"
-            )
-    if len(measuring) > 1:
-        raise BadInput("--interleave cannot be used with --until-conclusive; it measures both runs anew")
+        if arguments[name] is not None and not arguments["interleave"]:
+            raise BadInput(f"--{name} is for --interleave; without it nothing is measured")
     count = len(arguments["runs"])
     if arguments["changes"] and (not arguments["interleave"] or count != 1):
         raise BadInput("--set is for --interleave with a single run: BASE and what to change of it")
     if count < 2 and not arguments["changes"]:
         alone = "; give NEW, or what to change with --set" if arguments["interleave"] else ""
         raise BadInput(f"compare needs two runs: BASE and NEW{alone}")
-    for flag in measuring:
-        name = flag.replace("_", "-")
-        if count > 2 or arguments["side_by_side"]:
-            raise BadInput(f"--{name} is for two runs, BASE and NEW")
-        if arguments["any_hardware"]:
-            raise BadInput(f"--{name} needs the machine of both runs; leave --any-hardware out")
+    if arguments["interleave"] and (count > 2 or arguments["side_by_side"]):
+        raise BadInput("--interleave is for two runs, BASE and NEW")
+    if arguments["interleave"] and arguments["any_hardware"]:
+        raise BadInput("--interleave needs the machine of both runs; leave --any-hardware out")
 
 
 def _report(arguments: dict[str, Any]) -> "ComparisonReport":
@@ -123,71 +99,43 @@ def _report(arguments: dict[str, Any]) -> "ComparisonReport":
     runs = arguments["runs"]
     if len(runs) > 2 or arguments["side_by_side"]:
         return lay_side_by_side(runs)
-    if arguments["until_conclusive"] or arguments["interleave"]:
-        return _measuring(arguments)
+    if arguments["interleave"]:
+        return _interleaved(arguments)
     return compare(
         runs[0],
         runs[1],
-        _threshold(arguments["threshold"]),
+        threshold_from(arguments["threshold"], "--threshold"),
         any_hardware=arguments["any_hardware"],
         fail_inconclusive=arguments["fail_inconclusive"],
     )
 
 
-def _measuring(arguments: dict[str, Any]) -> "ComparisonReport":
-    """Compare with a launcher at hand, which loads torch in a process of its own when it is needed."""
+def _interleaved(arguments: dict[str, Any]) -> "ComparisonReport":
+    """Measure both sides in turns, with a launcher that loads torch in a process of its own."""
     from scalescope.launch.local.launcher import LocalLauncher
     from scalescope.progress.terminal import TerminalWatcher
-    from scalescope.studies.comparison.interleave import Limits
+    from scalescope.studies.comparison.compare import load_comparable, report_of_comparison
+    from scalescope.studies.comparison.interleave import Limits, interleave_changes, interleave_runs
     from scalescope.studies.runs.trust import refuse_untrusted
 
-    for path in arguments["runs"] if arguments["interleave"] else arguments["runs"][1:]:
+    for path in arguments["runs"]:
         refuse_untrusted(path, trusted=arguments["trust"])
     limits = Limits(
-        threshold=_threshold(arguments["threshold"]),
+        threshold=threshold_from(arguments["threshold"], "--threshold"),
         budget_s=_duration("budget", arguments["budget"], _BUDGET),
         window_s=_duration("window", arguments["window"], _WINDOW),
     )
     with interruptible(), TerminalWatcher(every_placement=False, verbose=arguments["verbose"]) as watcher:
         launcher = LocalLauncher()
         try:
-            measure = _interleaved if arguments["interleave"] else _extended
-            return measure(arguments, limits, launcher, watcher)
+            base, *others = (load_comparable(path) for path in arguments["runs"])
+            if others:
+                compared = interleave_runs(base, others[0], limits, launcher, watcher)
+            else:
+                changes = _changes(arguments["changes"])
+                compared = interleave_changes(base, changes, limits, launcher, watcher)
         finally:
             launcher.close()
-
-
-def _extended(
-    arguments: dict[str, Any], limits: "Limits", launcher: "LocalLauncher", watcher: "TerminalWatcher"
-) -> "ComparisonReport":
-    from scalescope.results.run import Run
-    from scalescope.studies.comparison.compare import compare
-    from scalescope.studies.comparison.extend import extend
-
-    def further(base: Run, new: Run) -> tuple[Run, tuple[str, ...]]:
-        return extend(base, new, limits.threshold, limits.budget_s, launcher, watcher, limits.window_s)
-
-    base_path, new_path = arguments["runs"]
-    return compare(
-        base_path,
-        new_path,
-        limits.threshold,
-        extend=further,
-        fail_inconclusive=arguments["fail_inconclusive"],
-    )
-
-
-def _interleaved(
-    arguments: dict[str, Any], limits: "Limits", launcher: "LocalLauncher", watcher: "TerminalWatcher"
-) -> "ComparisonReport":
-    from scalescope.studies.comparison.compare import load_comparable, report_of_comparison
-    from scalescope.studies.comparison.interleave import interleave_changes, interleave_runs
-
-    base, *others = (load_comparable(path) for path in arguments["runs"])
-    if others:
-        compared = interleave_runs(base, others[0], limits, launcher, watcher)
-    else:
-        compared = interleave_changes(base, _changes(arguments["changes"]), limits, launcher, watcher)
     return report_of_comparison(compared, fail_inconclusive=arguments["fail_inconclusive"])
 
 
@@ -204,16 +152,7 @@ def _changes(texts: tuple[str, ...]) -> "Entries":
     return changes
 
 
-def _threshold(text: str) -> float:
-    match = _PERCENT.fullmatch(text.strip())
-    if match is None or not 0.0 < float(match[1]) < 100.0:
-        raise BadInput(f"--threshold: expected a share such as 3%, got {text!r}")
-    return float(match[1]) / 100.0
-
-
 def _duration(name: str, text: str | None, default: str) -> float:
-    from scalescope.catalog.setting import Setting, parse_value
-
     limit = Setting(name=name, kind="duration", default=None, help="", card="compare", low=0.01)
     seconds = parse_value(limit, text or default, f"--{name}")
     assert isinstance(seconds, float)

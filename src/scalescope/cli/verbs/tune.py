@@ -4,10 +4,11 @@ from typing import Any
 
 import click
 
+from scalescope.catalog.setting import threshold_from
 from scalescope.cli.help_pages import own_flag
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import measuring_verb
-from scalescope.studies.tuning.tune import TuneStudy, levers_from, threshold_from
+from scalescope.studies.tuning.tune import TuneStudy, levers_from
 
 
 @measuring_verb(TuneStudy)

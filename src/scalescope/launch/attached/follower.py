@@ -5,17 +5,18 @@ import os
 import subprocess
 import time
 
+from scalescope.catalog.measuring import INIT_TIMEOUT_S
 from scalescope.errors import TimedOut
-from scalescope.launch.attached.node_watch import WATCH_VARIABLE, NodeSampler, NodeWatch, watch_worker
+from scalescope.launch.attached.node_watch import NodeSampler, NodeWatch, watch_worker
 from scalescope.launch.attached.rank_context import RankContext
 from scalescope.launch.attached.worker_child import ranks_here, start_worker, worker_variables
+from scalescope.results.ranks.rank_job import WATCH_VARIABLE
 
 _LEADER_POLL_S = 0.5  # at whether rank 0 is still there
 _LEAVE_S = 5.0  # for a worker to exit after the end of the run
-_INIT_TIMEOUT_S = 300.0
 
 
-def follow(context: RankContext, init_timeout_s: float = _INIT_TIMEOUT_S) -> int:
+def follow(context: RankContext, init_timeout_s: float = INIT_TIMEOUT_S) -> int:
     """The whole life of a rank other than 0: its worker does what rank 0 publishes."""
     with contextlib.ExitStack() as held:
         variables, leader = worker_variables(context, held, init_timeout_s)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from scalescope.catalog.measuring import Measuring
+from scalescope.catalog.measuring import INIT_TIMEOUT_S, Measuring
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import settings_of
 from scalescope.errors import BadInput, CannotRun, ExitCode, ScalescopeError, TimedOut
@@ -24,7 +24,7 @@ from scalescope.launch.attached.node_watch import NodeSampler, merged_telemetry
 from scalescope.launch.attached.rank_context import RankContext
 from scalescope.launch.attached.rank_limits import check_for_ranks
 from scalescope.launch.attached.worker_child import ranks_here, start_worker, worker_variables
-from scalescope.launch.culprit import RankFailure, find_culprit, find_hung_ranks
+from scalescope.launch.culprit import RankFailure, find_culprit, find_hung_ranks, ranks_text
 from scalescope.launch.launcher import Outcome, RanksLost, Watcher, judge, record_from
 from scalescope.launch.probing import Node, nodes_from_probes
 from scalescope.launch.telemetry.load import load_at_start
@@ -42,7 +42,6 @@ _KEPT_BY_RANKS = tuple(
     for setting in settings_of(Placement)
     if setting.lever is not None and setting.lever.needs_new_ranks
 )
-_DEFAULT_INIT_TIMEOUT_S = 300.0
 _FARTHEST = (1 << 30,)  # of a rank that has finished
 
 
@@ -71,7 +70,7 @@ class AttachedLauncher:
 
     repeatable = False
 
-    def __init__(self, context: RankContext, init_timeout_s: float = _DEFAULT_INIT_TIMEOUT_S) -> None:
+    def __init__(self, context: RankContext, init_timeout_s: float = INIT_TIMEOUT_S) -> None:
         self._context = context
         self._nodes: dict[str, Node] = {}
         self._busy = False
@@ -280,7 +279,7 @@ class AttachedLauncher:
         state = "does not answer" if silent else f"hangs{where}"
         if len(hung) > 1:
             state = "do not answer" if silent else f"hang{where}"
-        reason = f"{_rank_names(hung, len(raw))} {state}: {waited}"
+        reason = f"{ranks_text(hung, len(raw))} {state}: {waited}"
         outcome = dataclasses.replace(
             outcome, status="hang", reason=reason, rank=hung[0] if len(hung) == 1 else None, step=step
         )
@@ -343,9 +342,3 @@ def _refusal(message: str, exit_code: int) -> ScalescopeError:
 def is_waiting(error: dict[str, Any]) -> bool:
     """Whether a rank made no progress, never answered, or failed only because of others."""
     return bool(error.get("stalled") or error.get("lost")) or is_secondary_error(str(error["message"]))
-
-
-def _rank_names(ranks: Sequence[int], count: int) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return "all ranks" if len(ranks) == count else f"ranks {', '.join(map(str, ranks))}"

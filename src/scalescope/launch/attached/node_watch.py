@@ -18,8 +18,6 @@ from scalescope.launch.topology import ROOT, host_topology
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.result import RankRecord
 
-WATCH_VARIABLE = "SCALESCOPE_NODE_WATCH"  # set for a worker whose command line answers
-
 
 class NodeSampler:
     """Samples one node while its ranks measure; `ranks` is how many it has."""

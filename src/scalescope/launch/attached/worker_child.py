@@ -10,11 +10,18 @@ from pathlib import Path
 from scalescope.errors import CannotRun
 from scalescope.interpreter import python_module
 from scalescope.launch.attached.leader import Leader
-from scalescope.launch.attached.nccl_debug import nccl_log_variables
 from scalescope.launch.attached.rank_context import RankContext
 from scalescope.launch.guard import start_guarded
 from scalescope.launch.private_directory import own_directories, private_directory, shared_directory
-from scalescope.results.ranks.rank_job import INIT_TIMEOUT_VARIABLE, RANK_VARIABLE, STORE_FILE_VARIABLE
+from scalescope.results.ranks.rank_job import (
+    INIT_TIMEOUT_VARIABLE,
+    NCCL_LOG_VARIABLE,
+    RANK_VARIABLE,
+    STORE_FILE_VARIABLE,
+)
+
+# What NCCL prints while ranks connect. TUNING would print a line for every collective that is timed.
+_SUBSYSTEMS = "INIT,GRAPH,NET,ENV"
 
 
 def worker_variables(
@@ -40,6 +47,19 @@ def _log_variables(held: contextlib.ExitStack) -> dict[str, str]:
         directory = held.enter_context(private_directory(Path(tempfile.gettempdir())))
         return nccl_log_variables(os.environ, directory)
     return {}
+
+
+def nccl_log_variables(environment: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """What makes NCCL log into a file; nothing where the user chose what NCCL logs."""
+    if "NCCL_DEBUG" in environment or "NCCL_DEBUG_FILE" in environment:
+        return {}
+    log = str(directory / "nccl.log")
+    return {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": environment.get("NCCL_DEBUG_SUBSYS", _SUBSYSTEMS),
+        "NCCL_DEBUG_FILE": log,
+        NCCL_LOG_VARIABLE: log,
+    }
 
 
 def ranks_here(environment: Mapping[str, str]) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scalescope.host_memory import group_files
+from scalescope.host_memory import group_files, read_text
 from scalescope.quantities import data_size
 
 # What a library without memory ends with, and what the kernel sends.
@@ -66,14 +66,14 @@ class MemoryUse:
     def _room_of(self, pid: int) -> int | None:
         """How many bytes of data a process may still allocate; None without a limit."""
         folder = self.root / "proc" / str(pid)
-        limit = re.search(r"^Max data size\s+(\d+)\s", _read(folder / "limits"), re.MULTILINE)
-        used = re.search(r"^VmData:\s+(\d+) kB$", _read(folder / "status"), re.MULTILINE)
+        limit = re.search(r"^Max data size\s+(\d+)\s", read_text(folder / "limits"), re.MULTILINE)
+        used = re.search(r"^VmData:\s+(\d+) kB$", read_text(folder / "status"), re.MULTILINE)
         return int(limit[1]) - int(used[1]) * 1024 if limit and used else None
 
     def _limited_groups(self) -> list[tuple[Path, int]]:
         if self._groups is None:
             files = group_files(self.root, "memory.max", "memory.limit_in_bytes")
-            limits = [(path.parent, _read(path).strip()) for path in files]
+            limits = [(path.parent, read_text(path).strip()) for path in files]
             # The first version of groups says "none" with a number near 2^63.
             self._groups = [
                 (folder, int(text)) for folder, text in limits if text.isdigit() and int(text) < 1 << 60
@@ -94,13 +94,6 @@ def _is_near(sample: _Highest) -> bool:
 def _held_by(folder: Path) -> int | None:
     """Bytes of a control group that cannot be dropped: caches of files fill any group, and say nothing."""
     kinds = dict(
-        re.findall(r"^(anon|shmem|total_rss|total_shmem) (\d+)$", _read(folder / "memory.stat"), re.M)
+        re.findall(r"^(anon|shmem|total_rss|total_shmem) (\d+)$", read_text(folder / "memory.stat"), re.M)
     )
     return sum(map(int, kinds.values())) if kinds else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError):
-        return ""

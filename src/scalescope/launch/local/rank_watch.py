@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scalescope.catalog.measuring import Measuring
-from scalescope.launch.culprit import RankFailure, find_culprit, find_hung_ranks
+from scalescope.launch.culprit import RankFailure, find_culprit, find_hung_ranks, ranks_text
 from scalescope.launch.launcher import Outcome, Watcher, record_from
 from scalescope.launch.local.logs import cap_log
 from scalescope.launch.local.memory_use import MemoryUse
@@ -214,13 +214,6 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def ranks_text(ranks: list[int], world_size: int) -> str:
-    """`rank 1`, `ranks 1, 2` or `all ranks`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return "all ranks" if len(ranks) == world_size else f"ranks {', '.join(map(str, ranks))}"
 
 
 def _hang_text(count: int, *, is_stopped: bool) -> str:

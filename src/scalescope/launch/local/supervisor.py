@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from scalescope.launch.culprit import ranks_text
 from scalescope.launch.launcher import Outcome, Watcher
 from scalescope.launch.local.logs import cap_log
 from scalescope.launch.local.processes import SpawnFailed, signal_group
-from scalescope.launch.local.rank_watch import RankWatch, SupervisedLaunch, ranks_text, signal_name
+from scalescope.launch.local.rank_watch import RankWatch, SupervisedLaunch, signal_name
 
 _POLL_S = 0.1
 _POLL_MEMORY_S = 0.01  # a rank under a memory limit may fill it and crash in the time of a few steps

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from scalescope.catalog.setting import shown
 from scalescope.errors import BadInput
 
 _MOST_HOSTS = 100_000  # a typo such as n[1-999999999] must not fill the memory
@@ -16,11 +17,11 @@ def hosts_of(text: str) -> list[str]:
     hosts: list[str] = []
     for piece in _pieces(text):
         if not _HOST.fullmatch(piece):
-            raise BadInput(f"{_shown(text)} is not a list of hosts such as n[1-3,7],gpu-a")
+            raise BadInput(f"{shown(text)} is not a list of hosts such as n[1-3,7],gpu-a")
         for host in _expanded(piece, text):
             hosts.append(host)
             if len(hosts) > _MOST_HOSTS:
-                raise BadInput(f"{_shown(text)} names more than {_MOST_HOSTS:,} hosts")
+                raise BadInput(f"{shown(text)} names more than {_MOST_HOSTS:,} hosts")
     return hosts
 
 
@@ -31,7 +32,7 @@ def counts_of(text: str) -> list[int]:
         match = _COUNT.fullmatch(piece)
         times = int(match[2] or 1) if match else 0
         if match is None or len(counts) + times > _MOST_HOSTS:
-            raise BadInput(f"{_shown(text)} is not a list of counts such as 4(x2),1")
+            raise BadInput(f"{shown(text)} is not a list of counts such as 4(x2),1")
         counts += [int(match[1])] * times
     return counts
 
@@ -57,10 +58,6 @@ def _numbers(inside: str, text: str) -> Iterator[str]:
         match = _RANGE.fullmatch(part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if match is None or last < first:
-            raise BadInput(f"{_shown(text)}: [{inside}] is not a list of numbers such as [1-3,7]")
+            raise BadInput(f"{shown(text)}: [{inside}] is not a list of numbers such as [1-3,7]")
         for number in range(first, last + 1):
             yield str(number).zfill(len(match[1]))
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -15,7 +15,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.telemetry.infiniband import SYS, growth, read_counters
 from scalescope.launch.telemetry.load import PROC, LoadMeter, host_ticks, load_between, process_ticks
 from scalescope.launch.telemetry.nvml import Nvml, slowdowns
-from scalescope.results.other_load import OtherLoad
+from scalescope.results.other_load import HEAT, OtherLoad
 from scalescope.results.result import WINDOW, RankRecord
 
 # Reading /proc is cheap and harmless. Reading a GPU may delay whoever launches kernels on it, so it is
@@ -27,7 +27,6 @@ _UTILIZATION_SPAN_S = 0.2  # what one of the driver's samples is an average over
 _MOST_SAMPLES = 2_000  # a day's training must not fill the memory: every second sample is dropped then
 _LOAD_INTERVAL_S = 0.5  # of counters of every thread
 _PROCESSES_INTERVAL_S = 2.0
-_HOT = ("thermal (software)", "thermal (hardware)", "hardware slowdown", "power brake")
 _FEWEST_CLOCKS = 3  # readings that tell whether a clock fell
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
@@ -253,7 +252,7 @@ def _shares(named: list[list[str]]) -> dict[str, float]:
 def _slowed(gpus: Iterable[dict[str, Any]]) -> float | None:
     """In what share of the readings heat or its power supply held a GPU back, at the worst of them."""
     shares = [
-        max((share for name, share in gpu["slowdowns"].items() if name in _HOT), default=0.0)
+        max((share for name, share in gpu["slowdowns"].items() if name in HEAT), default=0.0)
         for gpu in gpus
         if "slowdowns" in gpu
     ]

@@ -7,7 +7,6 @@ from typing import Any
 from scalescope.analysis.commands.batches import batch_text
 from scalescope.analysis.comparison.environments import Difference
 from scalescope.analysis.comparison.side_by_side import JobGroup, RunRow
-from scalescope.analysis.statistics import Estimate
 from scalescope.report.commands.jobs import units_of
 from scalescope.report.comparison.two_runs import SCHEMA_VERSION, differences_json
 from scalescope.report.numbers import (
@@ -185,14 +184,10 @@ def _row_json(sides: SideBySide, member: RunRow) -> dict[str, Any]:
         "mode": row.trial.mode,
         "samples_per_s": row.configuration.speed.value,
         "speedup": row.speedup.value,
-        "ci95_speedup": _interval(row.speedup),
+        "ci95_speedup": row.speedup.bounds,
         "efficiency": row.efficiency.value,
-        "ci95_efficiency": _interval(row.efficiency),
+        "ci95_efficiency": row.efficiency.bounds,
         "exposed_comm_s": None if row.communication_s is None else row.communication_s.value,
         "behind_first_ranks": member.behind,
         "behind_first_by_exposed_ranks": member.behind_by_exposed,
     }
-
-
-def _interval(estimate: Estimate) -> list[float | None] | None:
-    return [estimate.low, estimate.high] if estimate.has_interval else None

@@ -37,11 +37,11 @@ _VARIABLES = {
 }
 
 
-def save(figure: Figure, folder: Path, width: str = "page", formats: Sequence[str] = FORMATS) -> list[Path]:
+def save(figure: Figure, folder: Path, width: str = "page") -> list[Path]:
     """Write the figure in every format."""
-    paths = [folder / f"{figure.name}.{file_format}" for file_format in formats]
+    paths = [folder / f"{figure.name}.{file_format}" for file_format in FORMATS]
     with _drawn(figure, width) as drawn:
-        for file_format, path in zip(formats, paths, strict=True):
+        for file_format, path in zip(FORMATS, paths, strict=True):
             # No date inside: the same data makes the same file.
             drawing = io.BytesIO()
             drawn.savefig(drawing, format=file_format, dpi=200, metadata=_UNDATED.get(file_format, {}))

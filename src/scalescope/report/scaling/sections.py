@@ -11,6 +11,7 @@ from scalescope.analysis.scaling.rows import (
     smallest_batch_reaching,
 )
 from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.verdicts import LAUNCHES_FOR_A_CLAIM
 from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.caveats import context, warnings_of
 from scalescope.report.commands.jobs import job_name, units_of
@@ -76,7 +77,6 @@ def scaling_so_far(run: Run) -> str | None:
     return verdict(rows, f" ({counted(launches, 'launch')} each)")
 
 
-_LAUNCHES_FOR_A_CLAIM = 5
 _SERIAL = "serial fraction"
 _COMM_SHARE = "comm share"
 _COMM_MS = "comm (ms)"
@@ -125,7 +125,7 @@ def _with_more_launches(run: Run) -> ShownCommand:
         )
     return ShownCommand(
         label="more launches give confidence intervals",
-        argv=resume_argv(run.path.resolve(), repeats=_LAUNCHES_FOR_A_CLAIM),
+        argv=resume_argv(run.path.resolve(), repeats=LAUNCHES_FOR_A_CLAIM),
     )
 
 

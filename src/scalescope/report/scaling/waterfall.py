@@ -290,9 +290,9 @@ def waterfall_json(waterfall: Waterfall) -> dict[str, Any]:
             {
                 "name": term.name,
                 "time_s": None if term.time_s is None else term.time_s.value,
-                "ci95_time_s": _pair(term.time_s),
+                "ci95_time_s": None if term.time_s is None else term.time_s.bounds,
                 "lost": None if term.lost is None else term.lost.value,
-                "ci95_lost": _pair(term.lost),
+                "ci95_lost": None if term.lost is None else term.lost.bounds,
                 "significance": term.significance,
                 "unknown_because": term.reason,
                 "includes": list(term.includes),
@@ -327,7 +327,7 @@ def whole_step_json(whole: WholeStep | None) -> dict[str, Any] | None:
                 "name": part.name,
                 "origin": part.origin,
                 "time_s": part.time_s.value,
-                "ci95_time_s": _pair(part.time_s),
+                "ci95_time_s": None if part.time_s is None else part.time_s.bounds,
             }
             for part in whole.parts
         ],
@@ -340,11 +340,7 @@ def _split_json(waterfall: Waterfall) -> dict[str, Any] | None:
         return None
     return {
         "exposed_s": split.exposed_s.value,
-        "ci95_exposed_s": _pair(split.exposed_s),
+        "ci95_exposed_s": split.exposed_s.bounds,
         "slowed_compute_s": split.slowed_compute_s.value,
-        "ci95_slowed_compute_s": _pair(split.slowed_compute_s),
+        "ci95_slowed_compute_s": split.slowed_compute_s.bounds,
     }
-
-
-def _pair(estimate: Estimate | None) -> list[float | None] | None:
-    return [estimate.low, estimate.high] if estimate is not None and estimate.has_interval else None

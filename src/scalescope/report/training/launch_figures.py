@@ -1,11 +1,12 @@
 """The main figures of a launch, for tables that fill up during a run."""
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.launches import summarise
+from scalescope.analysis.statistics import median_of_known
 from scalescope.report.numbers import data_rate, data_size, in_ms, significant
 from scalescope.results.result import Result
 
@@ -53,9 +54,9 @@ _READERS: dict[str | None, Callable[[Result], LaunchFigures]] = {
 
 def main_figure(launches: Sequence[LaunchFigures]) -> str | None:
     """The median over launches of what the benchmark is about: time per step, bus bandwidth or memory."""
-    step_s = _median(launch.step_s for launch in launches)
-    busbw = _median(launch.busbw_bytes_per_s for launch in launches)
-    peak = _median(launch.peak_bytes for launch in launches)
+    step_s = median_of_known(launch.step_s for launch in launches)
+    busbw = median_of_known(launch.busbw_bytes_per_s for launch in launches)
+    peak = median_of_known(launch.peak_bytes for launch in launches)
     if step_s is not None:
         return in_ms(step_s)
     if busbw is not None:
@@ -65,10 +66,5 @@ def main_figure(launches: Sequence[LaunchFigures]) -> str | None:
 
 def sample_rate(launches: Sequence[LaunchFigures]) -> str | None:
     """The median over launches of the samples per second."""
-    rate = _median(launch.samples_per_s for launch in launches)
+    rate = median_of_known(launch.samples_per_s for launch in launches)
     return None if rate is None else significant(rate)
-
-
-def _median(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None

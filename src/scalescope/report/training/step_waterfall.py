@@ -181,7 +181,7 @@ def step_waterfall_json(waterfall: StepWaterfall) -> dict[str, Any]:
             {
                 "name": term.name,
                 "time_s": term.time_s.value,
-                "ci95_time_s": [term.time_s.low, term.time_s.high] if term.time_s.has_interval else None,
+                "ci95_time_s": term.time_s.bounds,
                 "measured_by": term.source,
             }
             for term in waterfall.terms

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning.loss_check import LossCheck
 from scalescope.report.tuning.code import changes_between, code_json, code_section, context_of
 from scalescope.report.tuning.sections import verdict
@@ -25,7 +24,7 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
         "code": _code(tuning),
         "script": _script(tuning),
         "at_most": tuning.at_most,
-        "confirmed": {"speedup": tuning.gain.value, "ci95_speedup": _interval(tuning.gain)}
+        "confirmed": {"speedup": tuning.gain.value, "ci95_speedup": tuning.gain.bounds}
         if tuning.gain is not None and tuning.is_confirmed
         else None,
         "loss_check": None if tuning.loss_check is None else _loss_check(tuning.loss_check),
@@ -66,7 +65,7 @@ def _combination(combination: TriedCombination) -> dict[str, Any]:
         "levers": list(combination.levers),
         "trial_id": configuration.trial.trial_id,
         "speedup": combination.speedup.value,
-        "ci95_speedup": _interval(combination.speedup),
+        "ci95_speedup": combination.speedup.bounds,
         "verdict": combination.verdict,
         "launches": len(configuration.launches),
         "left_out": configuration.left_out,
@@ -99,7 +98,7 @@ def _lever(lever: TriedLever) -> dict[str, Any]:
         "status": lever.status,
         "added_to": list(lever.added_to),
         "speedup": None if lever.speedup is None else lever.speedup.value,
-        "ci95_speedup": None if lever.speedup is None else _interval(lever.speedup),
+        "ci95_speedup": None if lever.speedup is None else lever.speedup.bounds,
         "support": lever.support,
         "launches": lever.launches,
         "reason": lever.reason,
@@ -110,12 +109,8 @@ def _other_job(job: OtherJob) -> dict[str, Any]:
     return {
         "job": job.name or "now",
         "speedup": job.speedup.value,
-        "ci95_speedup": _interval(job.speedup),
+        "ci95_speedup": job.speedup.bounds,
         "scaling": None if job.scaling is None else job.scaling.value,
-        "ci95_scaling": None if job.scaling is None else _interval(job.scaling),
+        "ci95_scaling": None if job.scaling is None else job.scaling.bounds,
         "launches": len(job.configuration.launches),
     }
-
-
-def _interval(estimate: Estimate) -> list[float | None] | None:
-    return [estimate.low, estimate.high] if estimate.has_interval else None

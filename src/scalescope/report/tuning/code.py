@@ -9,12 +9,12 @@ from scalescope.analysis.commands.batches import OBSERVED_SETTINGS
 from scalescope.catalog.cards import all_settings, card
 from scalescope.catalog.code_lines import PARTS, Code, CodeLine, ScriptContext, ScriptPart
 from scalescope.catalog.setting import Setting
+from scalescope.catalog.workloads.command import SCRIPT
 from scalescope.experiment.trial import Trial, Value
 from scalescope.report.section import Section
 
 Changes = Mapping[str, tuple[Value, Value]]  # setting → (value before, value now)
 
-SCRIPT = "script"  # the strategy of a command
 _NOT_DECLARED = "its card does not say what it is in a script"
 _LOOP_PARTS: tuple[ScriptPart, ...] = (
     *("loop", "copy", "batch", "before_forward", "forward", "loss"),

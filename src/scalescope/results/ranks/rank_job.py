@@ -13,6 +13,8 @@ RANK_VARIABLE = "SCALESCOPE_RANK"
 STORE_FILE_VARIABLE = "SCALESCOPE_STORE_FILE"  # set where all ranks are on one host, which needs no port
 STORE_ADDRESS_VARIABLE = "SCALESCOPE_STORE_ADDRESS"  # that rank 0 listens at; all of its host's without it
 INIT_TIMEOUT_VARIABLE = "SCALESCOPE_INIT_TIMEOUT"  # seconds for ranks to find each other
+WATCH_VARIABLE = "SCALESCOPE_NODE_WATCH"  # set where the worker's command line samples the node for it
+NCCL_LOG_VARIABLE = "SCALESCOPE_NCCL_LOG"  # the file that NCCL logs to, which the worker hands over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

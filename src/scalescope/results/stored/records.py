@@ -42,12 +42,6 @@ class _Unit(BaseModel):
     activation_bytes: _Count
 
 
-class _Kernel(BaseModel):
-    name: _Text
-    time_s: _Amount
-    count: _Amount
-
-
 class _Synchronization(BaseModel):
     file: _Text
     line: _Count
@@ -57,7 +51,6 @@ class _Synchronization(BaseModel):
 class _Tables(BaseModel):
     gradients: list[_Gradient] = []
     units: list[_Unit] = []
-    kernels: list[_Kernel] = []
     synchronizations: list[_Synchronization] = []
 
 

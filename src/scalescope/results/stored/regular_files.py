@@ -30,13 +30,13 @@ class Unreadable(ValueError):
     """A file of a run folder that is not read; the message is half a sentence."""
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     """Open a regular file and no link to one; OSError where that is not possible.
 
     Opening does not wait, as it would for the other end of a FIFO.
     """
     try:
-        descriptor = os.open(path, flags | _FLAGS, mode)
+        descriptor = os.open(path, flags | _FLAGS, 0o644)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "is a link, which is not followed", str(path)) from None

@@ -5,12 +5,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from scalescope.catalog.cards import all_settings, card, cards_of_trial, names
+from scalescope.catalog.cards import CHOOSERS, all_settings, card, cards_of_trial, names
 from scalescope.catalog.setting import Scalar, Setting, Unset, check_value, settings_of
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 
-_SELECTED = {"workloads": "workload", "data": "data", "strategies": "strategy"}
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,),
     "int": (int,),
@@ -84,8 +83,8 @@ def _check_complete(benchmark: str, settings: Mapping[str, Any]) -> None:
     is_command = settings.get("workload") == "command"
     selection = {}
     for kind in card("benchmarks", benchmark).selects:
-        if kind in _SELECTED and not (kind == "data" and "data" not in settings):
-            selection[kind] = str(settings.get(_SELECTED[kind]))
+        if kind in CHOOSERS and not (kind == "data" and "data" not in settings):
+            selection[kind] = str(settings.get(CHOOSERS[kind]))
     for owner in cards_of_trial(benchmark, selection):
         for setting in settings_of(owner):
             lacks_value = setting.name not in settings or (

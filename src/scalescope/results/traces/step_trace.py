@@ -30,7 +30,6 @@ _COMPUTE_PARTS = (
 _LATENCY_S = 20e-6  # at most, from a launch to the start of its kernel on an idle GPU
 _BLOCKED = 3.0  # times the usual call: beyond that a launch waits for room in the queue
 _COMPUTE, _COMMUNICATION = "compute", "communication"
-_LONGEST = 10  # kernels that are stored
 _NEAREST = 200  # operations that are looked through for the one around a call
 
 
@@ -40,7 +39,6 @@ class StepTrace:
 
     parts: dict[str, list[float]]  # by name, each step; together with STEP
     counters: dict[str, float]
-    kernels: list[dict[str, float | int | str | None]]  # the longest: name, time_s and count per step
     waits: dict[str, float]  # operations that wait for the GPU outside input, and how often per step
     calls: list[HostCall]
     delays: LaunchDelays
@@ -64,7 +62,6 @@ def read_steps(events: Sequence[dict[str, Any]]) -> StepTrace:
     return StepTrace(
         parts=dict(parts),
         counters=reader.counters(windows) if windows else {},
-        kernels=reader.longest(windows),
         waits=waits,
         calls=reader.host_calls(),
         delays=reader.delays(windows),
@@ -171,7 +168,6 @@ class _StepReader:
         # Per step in the median: a checkpoint copies as much in one step as all others together.
         by_step = [[event for event in pageable if low <= event.start_s < high] for low, high in windows]
         calls = [call for call in self._timeline.calls if low <= call.start_s < high]
-        pauses = [b.start_s - a.end_s for a, b in itertools.pairwise(kernels) if b.start_s > a.end_s]
         facts = {
             "kernels_per_step": len(kernels) / steps,
             "matrix_product_s": _seconds(model, is_product) / steps,
@@ -190,26 +186,12 @@ class _StepReader:
         }
         if kernels:
             facts["kernel_median_s"] = statistics.median(event.end_s - event.start_s for event in kernels)
-        return facts | ({"launch_gap_s": statistics.median(pauses)} if pauses else {})
+        return facts
 
     def _busy_waits_s(self, calls: Sequence[TraceEvent]) -> float:
         """How long the host waited, outside input, while the GPU was busy."""
         waits = [call.interval for call in calls if self._kind(call) == "wait"]
         return total(common(waits, merged(event.interval for event in self._timeline.everything)))
-
-    def longest(self, windows: Sequence[Interval]) -> list[dict[str, float | int | str | None]]:
-        """The kernels that take most of a step."""
-        times: dict[str, float] = defaultdict(float)
-        counts: Counter[str] = Counter()
-        for event in self._timeline.compute if windows else ():
-            if windows[0][0] <= event.start_s < windows[-1][1]:
-                times[event.name] += event.end_s - event.start_s
-                counts[event.name] += 1
-        steps = len(windows)
-        return [
-            {"name": name, "time_s": time_s / steps, "count": counts[name] / steps}
-            for name, time_s in sorted(times.items(), key=lambda pair: -pair[1])[:_LONGEST]
-        ]
 
     def delays(self, windows: Sequence[Interval]) -> LaunchDelays:
         """The GPU's own pauses: before a kernel on an idle GPU, and between kernels in its queue."""

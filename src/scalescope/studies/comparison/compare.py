@@ -1,7 +1,7 @@
 """`compare`: whether a run is slower than an earlier one, or how several runs lie beside each other."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,17 +33,12 @@ class ComparisonReport:
     exit_code: int = ExitCode.OK
 
 
-# Measures the new run further: (base, new) -> (the new run as it is then, what must be said about it).
-Extend = Callable[[Run, Run], tuple[Run, tuple[str, ...]]]
-
-
 def compare(
     base: Path,
     new: Path,
     threshold: float = 0.03,
     *,
     any_hardware: bool = False,
-    extend: Extend | None = None,
     spread: RunSpread | None = None,
     fail_inconclusive: bool = False,
 ) -> ComparisonReport:
@@ -59,19 +54,13 @@ def compare(
         before.results, after.results, threshold, any_hardware=any_hardware, spread=between
     )
     _check_common(before, after, comparison)
-    notes: tuple[str, ...] = ()
-    if extend is not None:
-        after, notes = extend(before, after)
-        comparison = compare_runs(
-            before.results, after.results, threshold, any_hardware=any_hardware, spread=between
-        )
     names = _names((before, after))
     compared = Compared(
         base=names[0],
         new=names[1],
         comparison=comparison,
         differences=(*differing, *file_differences(before, after)),
-        notes=(*notes, *_unrecorded((before, after)), *before.warnings, *after.warnings),
+        notes=(*_unrecorded((before, after)), *before.warnings, *after.warnings),
         paths=(base, new),
         can_interleave=_can_interleave(before, after, comparison),
     )

@@ -24,6 +24,7 @@ from scalescope.analysis.configurations import configurations
 from scalescope.catalog.workloads.custom import file_of, in_file
 from scalescope.errors import BadInput, CannotRun, Interrupted
 from scalescope.experiment.expand import expand
+from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.given import Entries
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.record import to_yaml
@@ -37,7 +38,6 @@ from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import ENVIRONMENT, EXPERIMENT, RunFolder, new_run_path
 from scalescope.results.run_record import COMPARED, RunRecord, write_run_record
 from scalescope.studies.campaign import run_campaign
-from scalescope.studies.comparison.extend import experiment_of
 from scalescope.studies.comparison.old_code import at_commit, changed_code
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.request import Request
@@ -47,6 +47,7 @@ from scalescope.version import __version__
 
 _LEAST_ROUNDS = 5
 _MOST_ROUNDS = 60
+_VERBS = ("train", "scale", "run")  # others number or choose their launches in a way of their own
 _SHOWN = 3  # differences of the environment in a sentence
 TrialPair = tuple[Trial, Trial]  # old, new
 
@@ -165,7 +166,7 @@ def _measured(
     trials = {trial.trial_id: trial for pair in pairs for trial in pair}
     for trial in trials.values():
         launcher.check(trial)
-    experiment = experiment_of(base, limits.budget_s, "--interleave")
+    experiment = _experiment_of(base, limits.budget_s)
     plan = Plan(experiment=experiment, trials=tuple(trials.values()), machine=launcher.machine(), chosen=())
     folder = RunFolder.open(new_run_path(COMPARED), resume=False)
     turns = Turns(pairs, limits.threshold, experiment.measuring.order_seed)
@@ -194,6 +195,16 @@ def _measured(
         notes=(_made_note(run), *spent, *sides.notes, *run.warnings),
         interleaved=True,
     )
+
+
+def _experiment_of(run: Run, budget_s: float) -> Experiment:
+    """The request that the run was made by, with the time that may be spent now."""
+    verb = run.record.verb
+    if verb not in _VERBS:
+        raise BadInput(f"--interleave: {run.path} is not a run of {', '.join(_VERBS)}; measure it again")
+    experiment = Request(verb=verb, file=run.path / EXPERIMENT).experiment({})
+    measuring = dataclasses.replace(experiment.measuring, budget=budget_s)
+    return dataclasses.replace(experiment, measuring=measuring)
 
 
 def _timed(trial: Trial, limits: Limits) -> Trial:

@@ -1,7 +1,6 @@
 """`tune`: which settings help together, each claim measured, within a budget."""
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from scalescope.report.tuning.tuning import Tuning
     from scalescope.results.run import Run
 
-_PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%?")
 _SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 0.3, 3.0
 _LAUNCHES_OF_A_BUDGET = 180.0  # a window is so much of a budget
 _NOTHING_TO_VERIFY = (
@@ -199,11 +197,3 @@ def levers_from(words: Sequence[str]) -> tuple[str, ...]:
     if not names:
         raise BadInput("--levers: name some, or all")
     return names
-
-
-def threshold_from(text: str, origin: str) -> float:
-    """The share of a percentage such as 3%."""
-    match = _PERCENT.fullmatch(text.strip()) if isinstance(text, str) else None
-    if match is None or not 0.0 < float(match[1]) < 100.0:
-        raise BadInput(f"{origin}: expected a share such as 3%, got {text!r}")
-    return float(match[1]) / 100.0

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
 from scalescope.analysis.tuning.losses import loss_of
+from scalescope.analysis.verdicts import LAUNCHES_FOR_A_CLAIM
 from scalescope.catalog.setting import Setting
 from scalescope.errors import ScalescopeError
 from scalescope.experiment.trial import Value
@@ -27,7 +28,6 @@ from scalescope.studies.study import Host, Interim
 from scalescope.studies.tuning.levers import Candidate, Inapplicable, Levers, other_jobs, settings_of_trial
 
 _NOTE = "Under torchrun or srun every lever is launched once, so there is no interval and no verdict."
-_LAUNCHES = 5  # of each: what a verdict needs
 _KEEP_CORES = "threads of ranks that run already keep their cores; tune without torchrun or srun tries it"
 
 
@@ -152,7 +152,7 @@ class SingleLaunches:
         setting = settings_of_trial(self.levers.baseline)[candidate.name]
         if self.host.nodes == 1:
             lever = f"{candidate.name}={_typed(setting, candidate.value)}"
-            argv = command_on(run.path, "tune", {"repeats": _LAUNCHES}, ("--levers", lever))
+            argv = command_on(run.path, "tune", {"repeats": LAUNCHES_FOR_A_CLAIM}, ("--levers", lever))
             return ShownCommand(label="without torchrun or srun", argv=argv)
         return self._as_job(run, candidate, setting)
 
@@ -161,7 +161,7 @@ class SingleLaunches:
         baseline = self.levers.baseline
         ranks = "gpus_per_node" if baseline.on_gpu else "tasks_per_node"
         job = {
-            "repeats": _LAUNCHES,
+            "repeats": LAUNCHES_FOR_A_CLAIM,
             "launcher": "slurm",
             "nodes": self.host.nodes,
             ranks: self.host.machine.ranks_on_a_host(baseline.world_size),

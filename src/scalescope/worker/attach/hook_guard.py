@@ -1,4 +1,4 @@
-"""HookGuard: an error inside a hook of ours never reaches the script."""
+"""HookGuard: an error inside a hook of ours never reaches the script. Hooks: what is undone at the end."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -24,6 +24,18 @@ class HookGuard:
             return False
         self._on_error(error)
         return True
+
+
+class Hooks:
+    """Something of torch or of the script that is replaced, until `remove`."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def remove(self) -> None:
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
 
 
 def _is_of_signal_handler(trace: TracebackType | None) -> bool:

@@ -10,20 +10,21 @@ from torch.optim import SGD, Adagrad, Adam, AdamW
 
 from scalescope.catalog.workloads.command import SCRIPT
 from scalescope.errors import BadInput
+from scalescope.worker.attach.hook_guard import Hooks
+from scalescope.worker.machine.matmul import DTYPES
 
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _FUSED = (Adam, AdamW, SGD, Adagrad)
 
 
-class ScriptLevers:
+class ScriptLevers(Hooks):
     """What a trial changes about the script besides its wrapper and its loaders."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__()
         self._matmul = str(settings.get("matmul_precision", SCRIPT))
         self._autocast = str(settings.get("autocast", SCRIPT))
         self._compile = str(settings.get("compile", "none"))
         self._fused = bool(settings.get("fused_optimizer", False))
-        self._undo: list[Callable[[], None]] = []
         self.fused = 0
 
     def install(self) -> None:
@@ -40,7 +41,7 @@ class ScriptLevers:
         """Once the modules that the script calls are known."""
         for module in modules:
             if self._autocast != SCRIPT:
-                _run_under_autocast(module, _DTYPES[self._autocast])
+                _run_under_autocast(module, DTYPES[self._autocast])
             if self._compile != "none":
                 inner = getattr(module, "module", module)
                 inner.compile(mode=None if self._compile == "default" else self._compile)
@@ -49,11 +50,6 @@ class ScriptLevers:
         """Refuse a lever that changed nothing."""
         if self._fused and not self.fused:
             raise BadInput("fused_optimizer: the script makes no optimizer that can be fused")
-
-    def remove(self) -> None:
-        for undo in self._undo:
-            undo()
-        self._undo.clear()
 
     def _fusing(self, kind: type[Any]) -> Callable[[], None]:
         original = kind.__init__

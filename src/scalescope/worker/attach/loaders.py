@@ -10,21 +10,21 @@ from torch.utils.data import dataloader as _module
 
 from scalescope import clocks
 from scalescope.errors import BadInput
-from scalescope.worker.attach.hook_guard import HookGuard
+from scalescope.worker.attach.hook_guard import HookGuard, Hooks
 
 _PRELOADED = 8  # batches of a loader that are kept and handed out again and again
 _Key = Hashable | None
 ARGUMENTS = ("num_workers", "pin_memory", "prefetch_factor")
 
 
-class ScriptLoaders:
+class ScriptLoaders(Hooks):
     """Times every batch that a DataLoader hands out, and applies what a trial changes about loaders."""
 
     def __init__(self, changes: Mapping[str, Any], guard: HookGuard, *, preloads: bool) -> None:
+        super().__init__()
         self._guard = guard
         self._changes = {name: value for name, value in changes.items() if value is not None}
         self._preloads = preloads
-        self._undo: list[Callable[[], None]] = []
         self._samples: dict[int, int] = {}  # by data set
         self._known: set[int] | None = None  # data sets that the model is trained with; None: all
         self._sources: dict[int, tuple[Any, _Key]] = {}  # data sets, and where a batch has its samples
@@ -45,9 +45,7 @@ class ScriptLoaders:
         self._undo.append(_replaced(iterator, "__next__", self._timed_next(iterator.__next__)))
 
     def remove(self) -> None:
-        for undo in reversed(self._undo):
-            undo()
-        self._undo.clear()
+        super().remove()
         self._sources.clear()
 
     @property

@@ -2,7 +2,6 @@
 record."""
 
 import json
-import math
 import os
 import sys
 from collections.abc import Callable
@@ -40,12 +39,10 @@ from scalescope.worker.training.activity.allocator import AllocatorWatch
 from scalescope.worker.training.activity.compilation import CompilationWatch
 from scalescope.worker.training.activity.garbage import GarbageWatch
 from scalescope.worker.training.measurements import Measurements
-from scalescope.worker.training.warmup import LEAST_GPU_S, typical_step_s
+from scalescope.worker.training.warmup import extra_steps, steps_in_window, typical_step_s
 
 Tick = Callable[[], None]
 Counters = Callable[[int], dict[str, Any]]  # what a number of steps consisted of, and tables under "tables"
-MOST_STEPS = 10_000  # per window
-_MOST_EXTRA_STEPS = 10_000
 _LOOKING_STEPS = 2  # until the modules that the script calls are known
 _PUBLISH_S = 0.05  # of steps between two signs of life in the window
 _ALIVE_S = 1.0  # between two looks at whether the launcher is there
@@ -195,11 +192,8 @@ class ScriptMeasuring:
         """How many steps to warm up further, and how many to measure; rank 0 decides for all."""
         extra = 0
         if self._device.type == "cuda" and self._options.steps_per_epoch == "auto":
-            missing = LEAST_GPU_S / step_s - len(self._warmup_times_s)
-            extra = max(0, min(math.ceil(missing), _MOST_EXTRA_STEPS))
-        window_s = self._options.window or 1.5
-        steps = max(self._options.min_steps, min(math.ceil(window_s / step_s), MOST_STEPS))
-        return extra, steps
+            extra = extra_steps(step_s, len(self._warmup_times_s))
+        return extra, steps_in_window(self._options.window or 1.5, step_s, self._options.min_steps)
 
     def _extending(self) -> None:
         assert self._clock is not None

@@ -13,13 +13,13 @@ from torch.optim.optimizer import (
 from torch.utils.hooks import RemovableHandle
 
 from scalescope import clocks
-from scalescope.worker.attach.hook_guard import HookGuard
+from scalescope.worker.attach.hook_guard import HookGuard, Hooks
 
 OnStep = Callable[[Optimizer], None]
 _now = clocks.perf_counter
 
 
-class OptimizerEvents:
+class OptimizerEvents(Hooks):
     """Calls `on_step` after every outermost optimizer step; a wrapper's inner optimizer does not count.
 
     `step_s` adds up the host's time in optimizer steps, until `settle`; with a closure the model runs inside
@@ -27,6 +27,7 @@ class OptimizerEvents:
     """
 
     def __init__(self, on_step: OnStep, guard: HookGuard) -> None:
+        super().__init__()
         self._on_step = on_step
         self._guard = guard
         self._outermost: Optimizer | None = None  # whose step is under way
@@ -38,7 +39,6 @@ class OptimizerEvents:
         self.step_s = 0.0
         self.events = 0
         self.skipped = 0
-        self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
         before = self._before_hook = register_optimizer_step_pre_hook(self._before)
@@ -70,11 +70,6 @@ class OptimizerEvents:
                         self._end_of(optimizer)
 
             _replace_while_called(self._after_hook, after_step)
-
-    def remove(self) -> None:
-        for undo in self._undo:
-            undo()
-        self._undo.clear()
 
     def key_of(self, optimizer: Optimizer) -> int:
         """The number of an optimizer, in the order of their first steps."""

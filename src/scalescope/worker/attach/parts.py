@@ -6,13 +6,13 @@ input too where the warm-up showed that it changes from step to step.
 """
 
 import statistics
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from scalescope import clocks
+from scalescope.worker.attach.hook_guard import Hooks
 from scalescope.worker.attach.inputs import ModelInputs
 from scalescope.worker.attach.loaders import ScriptLoaders
 from scalescope.worker.attach.optimizers import OptimizerEvents
@@ -28,12 +28,12 @@ class CountedSamples:
     source: str
 
 
-class BackwardTime:
+class BackwardTime(Hooks):
     """Adds up the host's time in backward passes, and tells ranks without communication when one begins."""
 
     def __init__(self, wrappers: Wrappers) -> None:
+        super().__init__()
         self._wrappers = wrappers
-        self._undo: Callable[[], None] | None = None
         self.total_s = 0.0
 
     def install(self) -> None:
@@ -48,17 +48,12 @@ class BackwardTime:
             self.total_s += now() - began
 
         torch.autograd.backward = backward
-        self._undo = lambda: setattr(torch.autograd, "backward", original)
+        self._undo.append(lambda: setattr(torch.autograd, "backward", original))
 
     def settle(self) -> None:
         """The time is known; only ranks without communication still need to be told."""
         if not self._wrappers.has_hooks:
             self.remove()
-
-    def remove(self) -> None:
-        if self._undo is not None:
-            self._undo()
-            self._undo = None
 
 
 @dataclass(frozen=True)

@@ -221,13 +221,7 @@ class Session:
         self._parts.settle()
         self._inputs.remove()
         self._phases = StepPhases(ranges_on(device), self._inputs.modules)
-        counters_from = self._counters_from_now()
-
-        def counters(steps: int) -> dict[str, Any]:
-            observed = counters_from(steps)
-            return {**observed, "optimizer_host_s": observed.get("host/optimizer_s")}
-
-        return self._phases, counters
+        return self._phases, self._counters_from_now()
 
     def _counters_from_now(self) -> Counters:
         skipped = self._optimizers.skipped

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from scalescope.worker.attach.hook_guard import Hooks
 from scalescope.worker.attach.imports import after_import
 
 _FUNCTIONS = {
@@ -18,22 +19,17 @@ _HUB = "huggingface_hub.hf_api"
 _UPLOADS = ("create_commit", "upload_file", "upload_folder", "upload_large_folder")
 
 
-class Trackers:
+class Trackers(Hooks):
     """Replaces functions that send something by ones that count."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.calls: Counter[str] = Counter()
-        self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
         for name, functions in _FUNCTIONS.items():
             after_import(name, lambda name=name, functions=functions: self._replace_in(name, functions))  # type: ignore[misc]
         after_import(_HUB, self._keep_from_hub)
-
-    def remove(self) -> None:
-        for undo in self._undo:
-            undo()
-        self._undo.clear()
 
     def _replace_in(self, module_name: str, functions: tuple[str, ...]) -> None:
         module = sys.modules.get(module_name) or importlib.import_module(module_name)

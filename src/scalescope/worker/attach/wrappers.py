@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -14,10 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 from scalescope.errors import BadInput
 from scalescope.worker.ablations.local_gradients import LocalGradients
 from scalescope.worker.ablations.local_shards import keep_shards_local
-from scalescope.worker.attach.hook_guard import HookGuard
+from scalescope.worker.attach.hook_guard import HookGuard, Hooks
+from scalescope.worker.machine.matmul import DTYPES
 
 DDP_ARGUMENTS = ("bucket_cap_mb", "broadcast_buffers", "static_graph", "gradient_as_bucket_view")
-_HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _COLLECTIVES = (
     "all_reduce",
     "broadcast",
@@ -34,17 +33,17 @@ _COLLECTIVES = (
 )
 
 
-class Wrappers:
+class Wrappers(Hooks):
     """Observes and changes what spreads the script's model over ranks."""
 
     def __init__(self, settings: Mapping[str, Any], guard: HookGuard, *, silent: bool) -> None:
+        super().__init__()
         self._guard = guard
         self._arguments = {name: settings[name] for name in DDP_ARGUMENTS if settings.get(name) is not None}
         self._comm_hook = str(settings.get("comm_hook") or "none")
         self._silent = silent
         if silent:  # ranks would wait for each other's buffers
             self._arguments["broadcast_buffers"] = False
-        self._undo: list[Callable[[], None]] = []
         self._hooks: list[LocalGradients] = []
         self.has_hooks = False  # asked for in every step
         self._calls: Counter[str] = Counter()
@@ -71,11 +70,6 @@ class Wrappers:
         self._undo.append(lambda: setattr(DistributedDataParallel, "__init__", original))
         if self._silent:
             self._undo += [self._counted(name) for name in _COLLECTIVES if hasattr(dist, name)]
-
-    def remove(self) -> None:
-        for undo in self._undo:
-            undo()
-        self._undo.clear()
 
     def check(self) -> None:
         """Refuse arguments that no DDP took."""
@@ -143,7 +137,7 @@ class Wrappers:
         elif self._comm_hook != "none":
             from scalescope.worker.strategies.ddp import _send_half
 
-            replica.register_comm_hook(_HALF[self._comm_hook], _send_half)
+            replica.register_comm_hook(DTYPES[self._comm_hook], _send_half)
         else:
             return
 

@@ -38,7 +38,7 @@ def measure(
         plain, recorded = step_counts(step_s)
         position.plan(position.begun + plain + recorded + 2 * WATCHED_STEPS)
         position.enter(RankStage.STEADY, slowest_warmup_s=LONGEST_PAUSE_S)
-        plain_step_s = _plain_step_s(run, plain, measurements)
+        plain_step_s = _plain_step_s(run, plain)
         recorder = torch_profiler(device, record_shapes=False)
         measurements.samples["recorded_step_time_s"] = recorded_steps(run, recorded, device, recorder)
         group.barrier()  # reading the trace of one rank must not be recorded as waiting by another
@@ -55,9 +55,7 @@ def measure(
     return measurements
 
 
-def _plain_step_s(run: TrainingRun, count: int, measurements: Measurements) -> float:
-    """The typical step without a profiler in this very launch, and the host's time in the optimizer."""
-    times_s, window = run.steps(count)
-    if "optimizer" in window.host_s:
-        measurements.counters["optimizer_host_s"] = window.host_s["optimizer"] / count
+def _plain_step_s(run: TrainingRun, count: int) -> float:
+    """The typical step without a profiler in this very launch."""
+    times_s, _ = run.steps(count)
     return statistics.median(times_s)

@@ -37,11 +37,10 @@ from scalescope.worker.training.feeding import Feed, PeekableBatches
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.stand_in import stand_in_for
 from scalescope.worker.training.step import Step, StepWindow, Workload, run_steps
-from scalescope.worker.training.warmup import Warmup, extend_on_gpu, soak, typical_step_s
+from scalescope.worker.training.warmup import Warmup, extend_on_gpu, soak, steps_in_window, typical_step_s
 
 _STEPS_AFTER_PAUSE = 2  # they use up what loaders prefetch while a sensor is read
 _MOST_RANKS_SHOWN = 8
-MOST_STEPS = 10_000  # per window: raw samples are kept, and steps below 0.1 ms are not training
 
 
 def measure(
@@ -205,11 +204,6 @@ def _check_same_length(options: Train, feed: Feed, group: Group) -> None:
             f"steps_per_epoch all: the length of the data differs between ranks: {lengths}{more}; "
             "give all ranks the same data (each gets its share of it), or use a number of steps"
         )
-
-
-def steps_in_window(window_s: float, step_s: float, min_steps: int) -> int:
-    """The number of steps of that length that fill the window."""
-    return max(min_steps, min(math.ceil(window_s / max(step_s, 1e-9)), MOST_STEPS))
 
 
 @dataclass(frozen=True)

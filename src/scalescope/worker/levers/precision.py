@@ -7,17 +7,16 @@ from torch import Tensor
 
 from scalescope.catalog.levers.precision import Precision
 from scalescope.worker.machine.emulation import expect_emulation
+from scalescope.worker.machine.matmul import DTYPES
 from scalescope.worker.training.own_step import own_models, run_under_autocast
 from scalescope.worker.training.step import Batch, Step, Workload
-
-_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def prepare(workload: Workload, options: Precision, device: torch.device) -> Workload:
     """The models of a user's own step in the chosen format: around the whole step it would reach backward."""
-    if workload.own_step is not None and options.precision in _AUTOCAST:
+    if workload.own_step is not None and options.precision in DTYPES:
         for model in own_models(workload):
-            run_under_autocast(model, device, _AUTOCAST[options.precision])
+            run_under_autocast(model, device, DTYPES[options.precision])
     return workload
 
 
@@ -26,12 +25,12 @@ def apply(step: Step, options: Precision, device: torch.device) -> Step:
     use_tf32 = options.precision == "tf32"
     torch.backends.cuda.matmul.allow_tf32 = use_tf32
     torch.backends.cudnn.allow_tf32 = use_tf32  # on by default: fp32 would not be fp32
-    if options.precision not in _AUTOCAST:
+    if options.precision not in DTYPES:
         return step
     expect_emulation()
     if step.is_whole:
         return step
-    step = _under_autocast(step, device, _AUTOCAST[options.precision])
+    step = _under_autocast(step, device, DTYPES[options.precision])
     return _with_gradient_scaler(step, device) if options.precision == "fp16" else step
 
 

@@ -103,11 +103,11 @@ def _find_gpus(torch: Any) -> tuple[list[dict[str, Any]], str | None]:
     return gpus, None
 
 
-def gpu_hardware_present(root: Path = Path("/")) -> bool:
+def gpu_hardware_present() -> bool:
     """Whether the system has an NVIDIA GPU that is not hidden on purpose."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset") in ("", "-1"):
         return False
-    return any((root / "dev").glob("nvidia[0-9]*")) or any((root / "proc/driver/nvidia/gpus").glob("*"))
+    return any(Path("/dev").glob("nvidia[0-9]*")) or any(Path("/proc/driver/nvidia/gpus").glob("*"))
 
 
 def _why_no_gpu(torch: Any) -> str:

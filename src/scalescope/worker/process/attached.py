@@ -15,6 +15,7 @@ import traceback
 from typing import Any, TextIO
 
 from scalescope import clocks
+from scalescope.catalog.measuring import INIT_TIMEOUT_S
 from scalescope.cores import cores_near, own_cores, share_near, share_of
 from scalescope.errors import BadInput, ScalescopeError, TimedOut
 from scalescope.parent_death import die_with_parent
@@ -31,7 +32,6 @@ _ANSWER_LIMIT_S = 600.0  # after the first answer: the ranks of a trial end toge
 _PROBE_LIMIT_S = 120.0  # the same for a probe
 _LOST_LIMIT_S = 10.0  # after an error caused by a lost rank: all other ranks have the same error by then
 _LEAVE_LIMIT_S = 8.0  # the command line ends this process soon after
-_INIT_TIMEOUT_S = 300.0
 _STOP = b"{}"
 
 
@@ -67,7 +67,7 @@ def main() -> int:
 
 def _joined() -> Rendezvous:
     """The store with all ranks; who is missing after the time for starting is named."""
-    rendezvous = Rendezvous(float(os.environ.get(INIT_TIMEOUT_VARIABLE, _INIT_TIMEOUT_S)))
+    rendezvous = Rendezvous(float(os.environ.get(INIT_TIMEOUT_VARIABLE, INIT_TIMEOUT_S)))
     try:
         missing = rendezvous.meet()
         if missing:

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from scalescope.results.ranks.rank_job import NCCL_LOG_VARIABLE, WATCH_VARIABLE
 from scalescope.results.result import WINDOW
 
-_WATCH_VARIABLE = "SCALESCOPE_NODE_WATCH"
-_LOG_VARIABLE = "SCALESCOPE_NCCL_LOG"
 _CHOSEN = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE")
 # NCCL's lines that tell how ranks are connected; the graph search fills thousands of others.
 _TELLING = (
@@ -35,8 +34,8 @@ class NodeEvidence:
     def __init__(self, rank: int, questions: TextIO) -> None:
         self._rank = str(rank)
         self._questions = questions
-        self._is_watched = bool(os.environ.get(_WATCH_VARIABLE))
-        self._log = NcclLog(os.environ.get(_LOG_VARIABLE))
+        self._is_watched = bool(os.environ.get(WATCH_VARIABLE))
+        self._log = NcclLog(os.environ.get(NCCL_LOG_VARIABLE))
         self._logged: set[tuple[int, ...]] = set()  # groups of ranks whose log was handed over
 
     def system(self, system: dict[str, Any]) -> dict[str, Any]:

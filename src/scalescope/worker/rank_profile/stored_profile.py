@@ -10,7 +10,6 @@ from scalescope.worker.rank_profile.units import UnitMarks
 
 GRADIENTS, UNITS = "gradients", "units"
 FAILED = "profile/failed"  # why there is no profile
-AT_GPU_PACE = "profile/at_gpu_pace"  # 1 where the host had queued the work of profiled steps beforehand
 _DIGITS = 9  # nanoseconds
 
 Row = dict[str, float | int | str | None]

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from scalescope.results.result import ROOT_UNIT
 from scalescope.worker.rank_profile.marks import MarkKind, StepMarks
 
-ROOT = "(root)"  # what no unit holds
 _CONTAINERS = (nn.Sequential, nn.ModuleList)
 
 
@@ -98,7 +98,7 @@ class UnitMarks:
         inside = {id(parameter) for module in self._modules for parameter in module.parameters()}
         rest = (parameter for parameter in self._model.parameters() if id(parameter) not in inside)
         first_input = next(iter(self._entered.values()), 0)
-        return MarkedUnit(name=ROOT, parameter_bytes=_bytes_of(rest), activation_bytes=first_input)
+        return MarkedUnit(name=ROOT_UNIT, parameter_bytes=_bytes_of(rest), activation_bytes=first_input)
 
     def _before(self, number: int, _: nn.Module, args: Any, kwargs: Any) -> None:
         inputs = _tensors_in((args, kwargs))

@@ -17,13 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scalescope.catalog.strategies.ddp import Ddp
 from scalescope.worker.ablations.local_gradients import LocalGradients
+from scalescope.worker.machine.matmul import DTYPES
 from scalescope.worker.training.ddp_logging import DdpWatch, bucket_samples
 from scalescope.worker.training.failures import unused_parameters
 from scalescope.worker.training.own_step import own_models, own_optimizers, whole_step
 from scalescope.worker.training.step import Batch, OptimizerFactory, Step, Workload, plain_step
 
 _NAMED = 3  # parameters without a gradient, in a message
-_HALF = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def wrap(
@@ -204,7 +204,7 @@ def add_comm_hook(
     if without_communication:
         return LocalGradients(wrapped, device, divides=options.comm_hook == "none")
     if options.comm_hook != "none":
-        wrapped.register_comm_hook(_HALF[options.comm_hook], _send_half)
+        wrapped.register_comm_hook(DTYPES[options.comm_hook], _send_half)
     return None
 
 

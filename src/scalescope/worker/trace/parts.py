@@ -28,7 +28,6 @@ def store_parts(measurements: Measurements, trace: StepTrace, plain_step_s: floa
     """The parts of each step, kernels, and how long steps would take without waits, for instance."""
     measurements.samples |= {f"{PREFIX}{name}": times_s for name, times_s in trace.parts.items()}
     measurements.counters |= {**trace.counters, "plain_step_s": plain_step_s}
-    measurements.tables["kernels"] = trace.kernels
     replay = Replay(calls=trace.calls, delays=trace.delays)
     factor = replay.fitted_factor(plain_step_s)
     if factor is None:
@@ -43,7 +42,7 @@ def store_waits(measurements: Measurements, trace: StepTrace, waits: Synchroniza
     rows = waits.rows(WATCHED_STEPS)
     located = sum(waits.sites.values()) / WATCHED_STEPS
     in_trace = sum(trace.waits.values())
-    measurements.counters |= {"syncs_were_located": int(waits.can_locate), "waits_per_step": in_trace}
+    measurements.counters |= {"syncs_were_located": int(waits.can_locate)}
     if in_trace - located >= 1.0:
         rows += [
             {

@@ -9,11 +9,12 @@ from torch import nn
 
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.experiment.trial import Trial
+from scalescope.results.result import AT_GPU_PACE
 from scalescope.results.traces.events import BACKWARD, OPTIMIZER
 from scalescope.worker.process.rank import describe_error
 from scalescope.worker.rank_profile.marks import StepMarks, marked_gradients, trained_parameters
 from scalescope.worker.rank_profile.moments import moments_of
-from scalescope.worker.rank_profile.stored_profile import AT_GPU_PACE, FAILED, StoredProfile, stored_profile
+from scalescope.worker.rank_profile.stored_profile import FAILED, StoredProfile, stored_profile
 from scalescope.worker.rank_profile.timed_steps import timed_step, typical_step
 from scalescope.worker.rank_profile.units import UnitMarks
 from scalescope.worker.training.feeding import Feed

@@ -33,7 +33,6 @@ class Synchronizations:
     """Waits for the GPU by the line of code that makes them."""
 
     sites: Counter[tuple[str, int, str]] = field(default_factory=Counter)  # (file, line, function)
-    by_scalescope: int = 0  # of the measuring code itself: it copies batches
     can_locate: bool = False  # whether torch reports waits at all
     times_s: Mapping[Line, float] = field(default_factory=dict)  # of the host, all steps together
 
@@ -43,8 +42,7 @@ class Synchronizations:
         outside = [f for f in frames if not any(_is_inside(f.filename, folder) for folder in passing)]
         users = [frame for frame in outside if not _is_inside(frame.filename, _SCALESCOPE)]
         if not outside or not users or _is_inside(outside[-1].filename, _SCALESCOPE):
-            self.by_scalescope += 1
-            return
+            return  # the measuring code itself: it copies batches
         frame = users[-1]
         self.sites[(frame.filename, frame.lineno or 0, frame.name)] += 1
 

@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from scalescope import clocks
 from scalescope.errors import BadInput
 from scalescope.results.ranks.heartbeat import Phase
+from scalescope.results.result import HOST_PARTS, WHOLE_PARTS
 from scalescope.worker.machine.timing import Clock
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.batch_work import BatchWork, tensors_of, work_of
 from scalescope.worker.training.ddp_logging import DdpWatch
 
-HOST_PARTS = ("input", "forward", "backward", "optimizer")
-_WHOLE_PARTS = HOST_PARTS[:1]  # of a step that does the others by itself, which the host's clock cannot part
 _POLL_S = 0.0005  # shorter than a step, so that polling does not delay the end of the window
 # (inputs, ..., targets), or a mapping of the model's arguments.
 Batch = Any
@@ -221,7 +220,7 @@ def run_steps(
 ) -> StepWindow:
     """Run `count` steps under the clock; `parts_of` gives the number of batches of a step by its number."""
     is_whole = step.is_whole
-    window = StepWindow(host_s=dict.fromkeys(_WHOLE_PARTS if is_whole else HOST_PARTS, 0.0))
+    window = StepWindow(host_s=dict.fromkeys(WHOLE_PARTS if is_whole else HOST_PARTS, 0.0))
     before, host_s, now = position.completed, window.host_s, clocks.perf_counter
     clock.start()
     for _ in range(count):

@@ -17,6 +17,7 @@ from scalescope.worker.training.step import StepWindow
 
 LEAST_GPU_S = 1.0  # until the clocks of an idle GPU are up
 _MOST_EXTRA_STEPS = 10_000
+MOST_STEPS = 10_000  # per window: raw samples are kept, and steps below 0.1 ms are not training
 _CHUNK_S = 5.0  # between two looks at the clocks
 _LEAST_CHUNKS = 6
 _LEAST_CHUNK_STEPS = 5
@@ -59,10 +60,19 @@ def extend_on_gpu(warmup: Warmup, run_steps: RunSteps, group: Group, device: tor
     if device.type != "cuda":
         return
     step_s = max(typical_step_s(warmup.times_s), 1e-9)
-    missing = LEAST_GPU_S / step_s - len(warmup.times_s)
-    extra = int(group.largest(float(max(0, min(math.ceil(missing), _MOST_EXTRA_STEPS))), device))
+    extra = int(group.largest(float(extra_steps(step_s, len(warmup.times_s))), device))
     if extra:
         warmup.run(run_steps, extra)
+
+
+def extra_steps(step_s: float, made: int) -> int:
+    """How many steps a GPU still needs until its clocks are up."""
+    return max(0, min(math.ceil(LEAST_GPU_S / step_s - made), _MOST_EXTRA_STEPS))
+
+
+def steps_in_window(window_s: float, step_s: float, min_steps: int) -> int:
+    """The number of steps of that length that fill the window."""
+    return max(min_steps, min(math.ceil(window_s / max(step_s, 1e-9)), MOST_STEPS))
 
 
 def soak(

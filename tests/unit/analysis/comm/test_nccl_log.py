@@ -1,8 +1,10 @@
 """The NCCL log: what NCCL chose is read from its INFO lines."""
 
+from collections.abc import Iterable
+
 import pytest
 
-from scalescope.analysis.comm.nccl_log import read_choices, read_logs
+from scalescope.analysis.comm.nccl_log import NcclChoices, read_logs
 
 NVLINK = """\
 node1:4711:4711 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>
@@ -29,6 +31,10 @@ node1:11:11 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0
 node1:11:11 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[0] [send] via NET/Socket/1
 node1:11:11 [0] NCCL INFO 2 coll channels, 2 collnet channels, 0 nvls channels, 2 p2p channels
 """
+
+
+def read_choices(lines: Iterable[str]) -> NcclChoices:
+    return read_logs([("", lines)])
 
 
 def test_an_nvswitch_machine() -> None:

@@ -12,8 +12,6 @@ from scalescope.analysis.comparison.runs import (
     RunComparison,
     compare_runs,
     full_configurations,
-    is_too_noisy,
-    more_launches_would_decide,
     setting_differences,
 )
 from scalescope.analysis.configurations import Configuration
@@ -144,39 +142,12 @@ def test_collectives_are_matched_by_size_and_shown_by_their_means() -> None:
     assert compare_runs([before], [communication([0.001], size=1 << 21)], 0.03).has_nothing_in_common
 
 
-def test_more_launches_help_where_the_old_run_allows_it() -> None:
-    middling = (0.0100, 0.0103, 0.0097, 0.0101, 0.0099)
-    (open_one,) = compared(middling, times(1.015, middling)).judged
-    assert open_one.verdict == "inconclusive"
-    assert more_launches_would_decide(open_one)
-    (hopeless,) = compared(NOISY, NOISY).judged
-    assert not more_launches_would_decide(hopeless)  # five launches that differ so much stay what they are
-    (no_base,) = compared(CALM[:1], CALM).judged
-    assert not more_launches_would_decide(no_base)
-    (one_new,) = compared(CALM, CALM[:1]).judged
-    assert more_launches_would_decide(one_new)
-    (settled,) = compared(CALM, CALM).judged
-    assert not more_launches_would_decide(settled)
-
-
-def test_further_launches_end_by_their_noise_whatever_the_difference() -> None:
-    """Once it is small enough, every difference is decided: it is claimed, or lies within the threshold."""
-    quiet = (0.01000, 0.01004, 0.00996, 0.01001, 0.00999)
-    for factor in (0.9, 0.985, 1.0, 1.01, 1.015, 1.03):
-        (config,) = compared(quiet, times(factor, quiet)).judged
-        assert not is_too_noisy(config)
-        assert config.verdict != "inconclusive"
-        (noisy,) = compared(quiet, times(factor, NOISY)).judged
-        assert is_too_noisy(noisy)
-
-
 def test_two_runs_differ_more_than_their_launches() -> None:
     spread = RunSpread(deviation=0.02, freedom=20.0, runs=21)
     results = launches(TRIAL, CALM), launches(TRIAL, CALM, 1.025)
     (within,) = compare_runs(*results, 0.03).judged
     (between,) = compare_runs(*results, 0.03, spread=spread).judged
     assert (within.verdict, between.verdict) == ("slower", "inconclusive")
-    assert not more_launches_would_decide(between)  # however many: the spread stays
     assert between.remedy is not None and between.remedy.interleaved is not None
 
 

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
-from scalescope.analysis.prediction.fitting import MeasuredStep, contention_of, fit, fitted_of, simulated
+from scalescope.analysis.prediction.fitting import MeasuredStep, contention_of, fit, fitted_of
 from scalescope.analysis.prediction.profile import Gradient, RankProfile
 from scalescope.analysis.prediction.profiles import profiles_of
 from scalescope.analysis.prediction.setup import Setup
-from scalescope.analysis.prediction.simulation import simulate
+from scalescope.analysis.prediction.simulation import simulate, simulate_once
 from scalescope.analysis.prediction.timeline import Fitted
 from scalescope.experiment.ablations import single_rank_baseline
 from tests.builders.profiled_launches import profiled_launch, run_of
@@ -33,12 +33,14 @@ def measured(truth: Fitted, seconds_per_mib: float, **settings: object) -> Measu
     return MeasuredStep(profile=PROFILE, times=times, setup=setup, step_s=step_s)
 
 
+def predicted_s(step: MeasuredStep, fitted: Fitted) -> float:
+    return simulate_once(step.profile, step.times, step.setup, fitted).step_s
+
+
 def test_contention_is_compute_on_several_ranks_over_compute_on_one() -> None:
     step = dataclasses.replace(measured(Fitted(), 0.001), silent_step_s=1.25 * PROFILE.compute_s)
     assert contention_of(step) == pytest.approx(1.25)
     assert fit([step]).contention == {2: pytest.approx(1.25)}
-    alike = simulated(step, Fitted(contention={2: 3.0}))
-    assert alike.step_s == pytest.approx(simulated(step, Fitted(contention={2: 1.25})).step_s)
     assert fit([measured(Fitted(), 0.001)]).contention == {}
     assert fit(()) == Fitted()
 
@@ -53,8 +55,8 @@ def test_few_steps_say_what_their_hook_costs() -> None:
     assert hooked.step_s > 1.1 * plain.step_s
     for steps in ([hooked], [plain, plain, hooked]):
         fitted = fit(steps)
-        assert simulated(hooked, fitted).step_s == pytest.approx(hooked.step_s, rel=0.02)
-        assert simulated(plain, fitted).step_s == pytest.approx(plain.step_s, rel=0.02)
+        assert predicted_s(hooked, fitted) == pytest.approx(hooked.step_s, rel=0.02)
+        assert predicted_s(plain, fitted) == pytest.approx(plain.step_s, rel=0.02)
 
 
 def test_what_hardly_helps_or_was_not_measured_stays_unknown() -> None:
@@ -85,9 +87,9 @@ def test_fitted_parameters_predict_other_steps() -> None:
     ]
     fitted = fit(known)
     other = measured(truth, 0.006, bucket_cap_mb=2, accumulation_steps=2)
-    assert simulated(other, fitted).step_s == pytest.approx(other.step_s, rel=0.03)
-    unfitted = simulated(other, Fitted()).step_s
-    assert abs(simulated(other, fitted).step_s - other.step_s) < abs(unfitted - other.step_s)
+    assert predicted_s(other, fitted) == pytest.approx(other.step_s, rel=0.03)
+    unfitted = predicted_s(other, Fitted())
+    assert abs(predicted_s(other, fitted) - other.step_s) < abs(unfitted - other.step_s)
 
 
 def test_only_steps_over_the_same_link_count() -> None:

@@ -3,9 +3,8 @@
 import pytest
 
 from scalescope.analysis.comm.curve import Curve
-from scalescope.analysis.prediction.hardware_times import TwoLevelTimes, network_named
+from scalescope.analysis.prediction.hardware_times import network_named
 from scalescope.analysis.prediction.measured_times import MeasuredTimes
-from scalescope.analysis.prediction.network import CollectiveTime
 from scalescope.analysis.prediction.setup import RankLayout
 from scalescope.errors import BadInput
 
@@ -117,17 +116,6 @@ ONE_NODE = RankLayout()
 EIGHT_PER_NODE = RankLayout(ranks_per_node=8, cards_per_node=8)
 
 
-class Second:
-    """A second, whatever is asked; remembers on how many ranks."""
-
-    def __init__(self) -> None:
-        self.asked: list[int] = []
-
-    def time_of(self, collective: str, size_bytes: float, ranks: int, layout: RankLayout) -> CollectiveTime:
-        self.asked.append(ranks)
-        return CollectiveTime(time_s=1.0, latency_s=0.5, error=0.02)
-
-
 def test_published_curves_are_used_where_there_are_any() -> None:
     time = network_named("nvlink4").time_of("all_reduce", 64 * MIB, 8, ONE_NODE)
     assert time.time_s == pytest.approx(338.92e-6)
@@ -180,27 +168,6 @@ def test_unknown_networks_are_refused_with_the_known_ones() -> None:
         with pytest.raises(BadInput, match=r"nvlink4, .*400gbe"):
             network_named(text)
     assert network_named("NVLink4 + 400GbE") == network_named("nvlink4+400gbe")
-
-
-def test_measured_inside_and_named_between_add_up() -> None:
-    measured, named = Second(), network_named("400gbe")
-    time = TwoLevelTimes(measured, named).time_of("all_reduce", MIB, 32, EIGHT_PER_NODE)
-    apart = RankLayout(ranks_per_node=1, cards_per_node=8)
-    outside = named.time_of("all_reduce", MIB, 4, apart)
-    assert measured.asked == [8]
-    assert time.time_s == pytest.approx(1.0 + outside.time_s)
-    assert 0.02 < time.error < outside.error
-    assert time.assumptions == outside.assumptions
-    assert TwoLevelTimes(Second(), network_named("ndr")).time_of("all_reduce", MIB, 8, EIGHT_PER_NODE) == (
-        CollectiveTime(time_s=1.0, latency_s=0.5, error=0.02)
-    )
-
-
-def test_more_cards_carry_more_out_of_a_node() -> None:
-    few, many = (RankLayout(ranks_per_node=8, cards_per_node=cards) for cards in (1, 8))
-    times = TwoLevelTimes(Second(), network_named("400gbe"))
-    slow, fast = (times.time_of("all_reduce", 1024 * MIB, 16, layout).time_s - 1.0 for layout in (few, many))
-    assert slow > 7 * fast
 
 
 def test_many_gpus_in_one_node_are_an_assumption() -> None:

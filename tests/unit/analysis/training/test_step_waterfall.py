@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.training import step_waterfall as waterfalls
-from scalescope.analysis.training.activity import HOST_PARTS, RankActivity, activity_of
+from scalescope.analysis.training.activity import RankActivity, activity_of
 from scalescope.analysis.training.recording import StepRecording
 from scalescope.analysis.training.step_waterfall import StepWaterfall, step_waterfall
 from scalescope.experiment.ablations import without_optimizer
+from scalescope.results.result import HOST_PARTS
 from scalescope.results.traces import step_parts
 from tests.builders.results import make_configuration, make_trial
 from tests.simulated.costs import simulated_record

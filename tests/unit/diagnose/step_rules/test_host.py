@@ -26,12 +26,12 @@ WAITING = {step_parts.FORWARD: 0.002, step_parts.IDLE_SYNC: 0.012, step_parts.ID
 
 def replayed(step_s: float = STEP_S, **times_s: float) -> ReplayedStep:
     same = dict.fromkeys(("without_sync_s", "fast_host_s", "without_allocation_s"), step_s)
-    return ReplayedStep(**{"step_s": step_s, "host_factor": 1.0, **same, **times_s})
+    return ReplayedStep(**{"step_s": step_s, **same, **times_s})
 
 
 def recording(parts: Mapping[str, float] = WAITING, **known: Any) -> StepRecording:
     whole = dict.fromkeys(step_parts.PARTS, 0.0) | dict(parts)
-    basic = {"kernels": 500.0, "kernel_median_s": 4e-6, "plain_step_s": STEP_S, "syncs_were_located": True}
+    basic = {"kernels": 500.0, "kernel_median_s": 4e-6, "plain_step_s": STEP_S}
     return StepRecording(
         **{"rank": 0, "parts": whole, "recorded_step_s": sum(whole.values()), **basic, **known}
     )

@@ -9,9 +9,8 @@ import pytest
 from scalescope.errors import TimedOut
 from scalescope.launch.attached import follower, worker_child
 from scalescope.launch.attached.leader import Leader
-from scalescope.launch.attached.nccl_debug import LOG_VARIABLE, nccl_log_variables
 from scalescope.launch.attached.rank_context import RankContext
-from scalescope.launch.attached.worker_child import worker_variables
+from scalescope.launch.attached.worker_child import nccl_log_variables, worker_variables
 
 
 def test_a_follower_does_not_wait_for_ever_for_rank_0(
@@ -68,7 +67,7 @@ def test_every_rank_logs_how_it_connects_into_a_file_of_its_own(tmp_path: Path) 
     variables = nccl_log_variables({}, tmp_path)
     assert variables["NCCL_DEBUG"] == "INFO"
     assert variables["NCCL_DEBUG_SUBSYS"] == "INIT,GRAPH,NET,ENV"  # no line per collective
-    assert variables["NCCL_DEBUG_FILE"] == variables[LOG_VARIABLE] == str(tmp_path / "nccl.log")
+    assert variables["NCCL_DEBUG_FILE"] == variables["SCALESCOPE_NCCL_LOG"] == str(tmp_path / "nccl.log")
 
 
 def test_what_the_user_set_is_respected(tmp_path: Path) -> None:

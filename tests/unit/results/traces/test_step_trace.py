@@ -164,7 +164,7 @@ def test_parts_add_up_to_the_step_whatever_happens_in_it(
 @pytest.mark.parametrize("events", [[], [event("kernel", "gemm", (0, 1))], repeated(PHASES, 1)])
 def test_a_trace_without_a_complete_step_has_none(events: list[Event]) -> None:
     trace = read_steps(events)
-    assert (trace.steps, trace.counters, trace.kernels, trace.calls) == (0, {}, [], [])
+    assert (trace.steps, trace.counters, trace.calls) == (0, {}, [])
     assert not trace.waits
 
 
@@ -200,7 +200,6 @@ def test_kernels_are_counted_per_step() -> None:
     assert counters["optimizer_kernels"] == 1
     assert counters["kernel_median_s"] == pytest.approx(0.020)
     assert counters["matrix_product_s"] == pytest.approx(0.050)
-    assert counters["launch_gap_s"] > 0.0
 
 
 def test_elementwise_kernels_are_those_of_the_model() -> None:
@@ -230,14 +229,6 @@ def test_time_in_waits_counts_as_busy_while_the_gpu_computes() -> None:
     """Of a wait from 4 to 9 ms the GPU is busy from 5 to 7; a wait for a batch is input."""
     trace = read(wait((0.5, 1.5)), *launched(0, (1, 2)), *launched(3, (5, 7)), wait((4, 9)))
     assert trace.counters["busy_waits_s"] == pytest.approx(0.002)
-
-
-def test_the_longest_kernels_come_first() -> None:
-    names = [f"kernel {n}" for n in range(12)]
-    kernels = [e for n, name in enumerate(names) for e in launched(3, (30 + n, 30.5 + n * 1.01), name)]
-    rows = read(*kernels, *launched(4, (50, 60), "long"), *launched(4, (60, 70), "long")).kernels
-    assert rows[0] == {"name": "long", "time_s": pytest.approx(0.020), "count": 2}
-    assert len(rows) == 10
 
 
 # calls to run again

@@ -14,19 +14,18 @@ from scalescope.worker.benchmarks import memory, train
 from scalescope.worker.benchmarks.breakdown import measure
 from scalescope.worker.benchmarks.memory import next_whole
 from scalescope.worker.benchmarks.train import (
-    MOST_STEPS,
     StepSchedule,
     TrainingRun,
     _agree_on_steps,
     _check_same_length,
     _schedule_of,
-    steps_in_window,
 )
 from scalescope.worker.process.group import Group
 from scalescope.worker.trace.parts import step_counts
 from scalescope.worker.training.feeding import Feed
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.step import Data, Workload
+from scalescope.worker.training.warmup import MOST_STEPS, steps_in_window
 from tests.builders.results import make_trial
 from tests.builders.workers import CPU, options
 

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor, nn
 
+from scalescope.results.result import ROOT_UNIT
 from scalescope.worker.rank_profile.marks import MarkKind, StepMarks
 from scalescope.worker.rank_profile.moments import HostMoments
-from scalescope.worker.rank_profile.units import ROOT, UnitMarks, units_of
+from scalescope.worker.rank_profile.units import UnitMarks, units_of
 
 
 def test_blocks_are_units_and_only_containers_of_most_parameters_are_taken_apart() -> None:
@@ -82,7 +83,7 @@ def test_what_is_known_about_units_without_a_clock() -> None:
     model = Model()
     units, _ = marked(model, torch.ones(2, 3))
     root, first = units.root(), units.unit(0)
-    assert (root.name, root.parameter_bytes, root.activation_bytes) == (ROOT, 48, 32)
+    assert (root.name, root.parameter_bytes, root.activation_bytes) == (ROOT_UNIT, 48, 32)
     assert (first.name, first.parameter_bytes, first.activation_bytes) == ("blocks.0", 64, 32)
     assert units.owners(list(model.parameters())) == {1: 0, 2: 1}
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from scalescope.experiment.trial import Trial
+from scalescope.results.result import ROOT_UNIT
 from scalescope.worker.machine.timing import CpuClock
 from scalescope.worker.process.position import Position
 from scalescope.worker.rank_profile.stored_profile import FAILED, StoredProfile
-from scalescope.worker.rank_profile.units import ROOT
 from scalescope.worker.trace.profiled_steps import WARMUPS, profile_steps, profiled_count
 from scalescope.worker.training.feeding import Feed
 from scalescope.worker.training.own_step import whole_step
@@ -97,7 +97,7 @@ def test_parts_gradients_and_units_of_a_plain_step() -> None:
     times_s = [row["ready_s"] for row in rows]
     assert times_s == sorted(times_s)
     units = profile.tables["units"]
-    assert [unit["name"] for unit in units] == [ROOT, "0", "2"]
+    assert [unit["name"] for unit in units] == [ROOT_UNIT, "0", "2"]
     assert [unit["activation_bytes"] for unit in units] == [48, 64, 32]
     assert [unit["parameter_bytes"] for unit in units] == [0, 64, 40]
     for part in ("forward_s", "backward_s"):
@@ -121,7 +121,7 @@ def test_a_paced_model_is_one_unit_whose_gradients_come_in_its_order() -> None:
     workload = Workload(model=model, data=Data(), loss=lambda output, _: output)
     profile = profiled(plain(model, workload))
     assert [row["parameter"] for row in profile.tables["gradients"]] == [2, 1, 0]
-    assert [(unit["name"], unit["parameter_bytes"]) for unit in profile.tables["units"]] == [(ROOT, 24)]
+    assert [(unit["name"], unit["parameter_bytes"]) for unit in profile.tables["units"]] == [(ROOT_UNIT, 24)]
 
 
 def test_a_step_of_the_user_has_parts_and_no_units() -> None:

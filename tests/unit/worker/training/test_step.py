@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from scalescope.catalog.levers.accumulation import Accumulation
 from scalescope.catalog.strategies.single import Single
 from scalescope.errors import BadInput
+from scalescope.results.result import HOST_PARTS
 from scalescope.worker.levers.accumulation import apply as accumulate
 from scalescope.worker.machine.timing import CpuClock
 from scalescope.worker.process.position import Position
@@ -20,7 +21,6 @@ from scalescope.worker.strategies.ddp import synchronise_first_step
 from scalescope.worker.strategies.single import wrap
 from scalescope.worker.training import step as step_module
 from scalescope.worker.training.step import (
-    HOST_PARTS,
     Batch,
     Data,
     Step,

@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+_TAIL = 0.025  # on either side
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proportion:
@@ -14,11 +16,10 @@ class Proportion:
     high: float
 
 
-def binomial_interval(successes: int, count: int, confidence: float = 0.95) -> Proportion:
+def binomial_interval(successes: int, count: int) -> Proportion:
     """The shares under which so many successes are not surprising on either side."""
-    tail = (1.0 - confidence) / 2.0
-    low = 0.0 if successes == 0 else _where(lambda share: _at_least(successes, count, share) - tail)
-    high = 1.0 if successes == count else _where(lambda share: tail - _at_most(successes, count, share))
+    low = 0.0 if successes == 0 else _where(lambda share: _at_least(successes, count, share) - _TAIL)
+    high = 1.0 if successes == count else _where(lambda share: _TAIL - _at_most(successes, count, share))
     return Proportion(value=successes / count, low=low, high=high)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from scalescope.results.result import HOST_PARTS
 from scalescope.worker.machine.timing import CpuClock
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.activity.allocator import AllocatorWatch
@@ -23,7 +24,6 @@ from scalescope.worker.training.batch_work import (
 )
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.step import (
-    HOST_PARTS,
     Data,
     Step,
     StepWindow,
