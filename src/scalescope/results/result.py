@@ -11,10 +11,7 @@ from scalescope.results.other_load import OtherLoad
 SCHEMA_VERSION = "2.0"
 Status = Literal["ok", "failed", "hang", "oom", "invalid", "interrupted"]
 StoppedBy = Literal["signal", "budget"]
-# Searches of the first version had the stages alone, add and remove.
-StageKind = Literal[
-    "baseline", "facts", "explore", "refine", "confirm", "scaling", "loss", "alone", "add", "remove"
-]
+StageKind = Literal["baseline", "facts", "explore", "refine", "confirm", "scaling", "loss"]
 _STRICT = {"allow_inf_nan": False}
 
 
@@ -46,6 +43,11 @@ class RankRecord:
     # Rows of facts by name, such as the lines of code that wait for the GPU.
     tables: dict[str, list[dict[str, float | int | str | None]]] = field(default_factory=dict)
 
+    @property
+    def bucket_bytes(self) -> tuple[int, ...] | None:
+        """The sizes of the gradient buckets, first to last; None where they are not known."""
+        return tuple(map(int, self.samples.get("bucket_bytes", ()))) or None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
@@ -57,7 +59,6 @@ class Result:
     trial_id: str
     launch: int
     stage: Stage | None = None  # of a search; None where launches are plain repeats
-    round: int | None = None  # of the stage
     order: int
     status: Status
     reason: str | None = None

@@ -4,14 +4,11 @@ import functools
 import itertools
 import json
 import math
-import re
 from datetime import datetime
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from scalescope.results.old_formats import upgraded_result
-from scalescope.results.printable import encodable
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.stored.records import check_records
 from scalescope.results.stored.settings import check_settings
@@ -22,7 +19,6 @@ _LONGEST_S, _SHORTEST_S = 1e9, 1e-12
 _LARGEST_COUNT = 1 << 40
 NOT_A_RESULT = "not a result"
 _START = 64  # bytes at the start of a line; one of them begins the object
-_OLD_SCHEMA = re.compile(rb'"schema_version": ?"1\.')
 
 
 @functools.cache
@@ -35,12 +31,12 @@ def parse_result(line: bytes) -> Result:
     if not line[:_START].lstrip().startswith(b"{"):  # padding of a damaged disk is not searched
         raise ValueError(NOT_A_RESULT)
     try:
-        result = _validated(line)
+        result = _adapter().validate_json(line)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the line"
         raise ValueError(f"{where}: {first['msg']}") from None
-    if _major(result.schema_version) != _major(SCHEMA_VERSION):
+    if result.schema_version != SCHEMA_VERSION:
         raise ValueError(f"schema {result.schema_version} is not {SCHEMA_VERSION}")
     _check_numbers(result)
     _check_times(result)
@@ -50,33 +46,6 @@ def parse_result(line: bytes) -> Result:
     if misfit is not None:
         raise ValueError(misfit)
     return result
-
-
-def _validated(line: bytes) -> Result:
-    """The line as a result; one of schema 1 is upgraded first."""
-    if _OLD_SCHEMA.search(line) is None:
-        return _adapter().validate_json(_without_surrogates(line))
-    try:
-        raw = json.loads(line)
-    except RecursionError:
-        raise ValueError("the line is nested too deeply") from None
-    if not isinstance(raw, dict) or _major(str(raw.get("schema_version"))) != "1":
-        return _adapter().validate_json(line)
-    return _adapter().validate_json(json.dumps(encodable(upgraded_result(raw))))
-
-
-def _without_surrogates(line: bytes) -> bytes:
-    """The line with lone surrogates spelled out: earlier versions stored them."""
-    if rb"\ud" not in line:
-        return line
-    try:
-        return json.dumps(encodable(json.loads(line))).encode()
-    except (ValueError, RecursionError):
-        return line
-
-
-def _major(version: str) -> str:
-    return version.partition(".")[0]
 
 
 def _check_numbers(result: Result) -> None:

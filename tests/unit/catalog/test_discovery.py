@@ -28,7 +28,7 @@ from scalescope.catalog.traits import StrategyTraits
 class Halves(StrategyTraits):
     """A strategy of two ranks per replica."""
 
-    half_size: int = setting(3, "Size of a half.", low=1, neutral=3)
+    half_size: int = setting(3, "Size of a half.", low=1)
 
     @staticmethod
     def replicas(world_size: int) -> int:
@@ -44,7 +44,7 @@ from scalescope.catalog.setting import Lever, setting
 class Turbo:
     """A lever."""
 
-    turbo: bool = setting(False, "Faster.", neutral=False, lever=Lever(tries=(True,)))
+    turbo: bool = setting(False, "Faster.", lever=Lever(tries=(True,)))
 '''
 _BENCHMARK = '''
 from dataclasses import dataclass

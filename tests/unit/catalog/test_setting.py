@@ -152,7 +152,7 @@ class Example:
 
     wide_name: int = setting(PerDevice(cpu=1, cuda=2), "By device.", low=1)
     maybe: float | None = setting(None, "Perhaps.", none_word="auto")
-    wait: float = setting(3.0, "A time.", kind="duration", neutral=3.0, sweep=False)
+    wait: float = setting(3.0, "A time.", kind="duration", sweep=False)
 
 
 def test_settings_are_read_off_a_card() -> None:

@@ -11,7 +11,7 @@ from scalescope.catalog.slurm import Slurm
 from scalescope.errors import BadInput
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.given import Entries, Given
-from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
+from scalescope.experiment.record import to_mapping, to_yaml
 from scalescope.interpreter import python_module
 from scalescope.launch.slurm.script import SlurmJob, sbatch_script
 from scalescope.results.old_formats import request_of_comment
@@ -221,7 +221,7 @@ def _as_begun(study: Study, request: Request, path: Path) -> Request:
         raise BadInput(f"--resume: {path} has no run that SLURM began")
     if request.file is None and not set(request.flags) - {"output_dir"}:
         request = dataclasses.replace(request, file=stored)
-    check_same_request(stored, to_mapping(request.experiment({})), neutral_values(study.benchmark))
+    check_same_request(stored, to_mapping(request.experiment({})))
     before = _record_of(path).get("verb_flags", list(request_of_comment(stored)[1]))
     may_differ = study.flags_may_differ
     if deciding_flags(before, may_differ) != deciding_flags(study.flags(), may_differ):
