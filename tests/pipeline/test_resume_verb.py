@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +20,7 @@ from tests.builders.calling import called
 from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 MODEL = CostModel(exposed_comm_s={2: 0.004})
-OLD_RUNS = Path(__file__).parent.parent / "old_runs"
+STORED_RUNS = Path(__file__).parent.parent / "stored_runs"
 SMALL = ("--steps-per-epoch=8", "--warmup-steps=3", "--device=cpu")
 Cli = Callable[..., SimpleNamespace]
 COMMANDS = {
@@ -130,21 +129,6 @@ def test_resume_may_change_repeats_and_budget_alone(cli: Cli, launchers: Launche
     assert cli("resume", "run", "--repeats=0").code == 2
     assert "is finished" in cli("resume", "run", "--repeats=3").err
     assert len(launchers.made) == count
-
-
-def test_an_old_run_is_continued(cli: Cli, launchers: Launchers, tmp_path: Path) -> None:
-    """It has no run.json; what is missing of it is measured on the machine that it records."""
-    name = "train"
-    shutil.copytree(OLD_RUNS / name, tmp_path / name)
-    record = json.loads((tmp_path / name / "environment.json").read_text())
-    launchers.machine = Machine.from_json(record["machine"])
-    lines = (tmp_path / name / "trials.jsonl").read_text().splitlines(keepends=True)
-    lost = json.loads(lines.pop())
-    (tmp_path / name / "trials.jsonl").write_text("".join(lines))
-    resumed = cli("resume", name)
-    assert (resumed.code, resumed.err) == (0, "")
-    assert (lost["trial_id"], lost["launch"]) in launchers.launched
-    assert load_run(name).record.end is not None
 
 
 def test_refusals_start_no_ranks(cli: Cli, launchers: Launchers, tmp_path: Path) -> None:

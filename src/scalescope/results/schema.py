@@ -36,7 +36,7 @@ def parse_result(line: bytes) -> Result:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the line"
         raise ValueError(f"{where}: {first['msg']}") from None
-    if result.schema_version != SCHEMA_VERSION:
+    if _major(result.schema_version) != _major(SCHEMA_VERSION):
         raise ValueError(f"schema {result.schema_version} is not {SCHEMA_VERSION}")
     _check_numbers(result)
     _check_times(result)
@@ -46,6 +46,10 @@ def parse_result(line: bytes) -> Result:
     if misfit is not None:
         raise ValueError(misfit)
     return result
+
+
+def _major(version: str) -> str:
+    return version.partition(".")[0]
 
 
 def _check_numbers(result: Result) -> None:

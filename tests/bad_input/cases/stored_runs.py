@@ -1,9 +1,9 @@
 """Stored runs, files of nccl-tests, curves and ledgers that cannot be used."""
 
 from scalescope.errors import ExitCode
-from tests.bad_input.case import OLD_RUNS, Case, Content, Fifo, Folder, StoredRun, of_command
+from tests.bad_input.case import STORED_RUNS, Case, Content, Fifo, Folder, StoredRun, of_command
 
-_LINES = (OLD_RUNS / "train" / "trials.jsonl").read_text(encoding="utf-8")
+_LINES = (STORED_RUNS / "train" / "trials.jsonl").read_text(encoding="utf-8")
 _TABLE = "#  Rank  0 Group  0\n#  Rank  1 Group  0\n# Collective test starting: all_reduce_perf\n"
 
 
@@ -33,7 +33,7 @@ _EXPLAINED = (
     _explain("pipe instead of a folder", {"r": Fifo()}, "r is not a run folder"),
     _explain("pickled results", {"r/results.pkl": b"\x80\x04K\x01."}, "r is not a run folder"),
     _trials("no results", "", "r"),
-    _trials("only a newer schema", _LINES.replace('"schema_version":"1.0"', '"schema_version":"9.0"'), "r"),
+    _trials("only a newer schema", _LINES.replace('"schema_version":"2.0"', '"schema_version":"9.0"'), "r"),
     of_command("report: torch checkpoint", "report m.pt", "m.pt", files={"m.pt": b"PK\x03\x04"}),
     of_command("report: folder without runs", "report d", "d", files={"d/x": "x"}),
     of_command(
