@@ -58,7 +58,7 @@ _EXPLAINED = (
     of_command("resume: empty folder", "resume r", "r", files={"r": Folder()}),
     of_command(
         "resume: run of another machine",
-        "resume r",
+        "resume r --repeats=2",
         "r was measured on another machine",
         files={"r": StoredRun("train", {"environment.json": '{"machine": {"cpu_model": "other"}}'})},
         code=ExitCode.CANNOT_RUN,
@@ -72,13 +72,13 @@ _EXPLAINED = (
     of_command(
         "resume: experiment with an unknown key",
         "resume r",
-        "r does not say which command made it",
+        "unknown key batchsize; did you mean batch_size?",
         files={"r": StoredRun("train", {"experiment.yaml": "batchsize: 4\n"})},
     ),
     of_command(
         "resume: experiment with a python object",
         "resume r",
-        "r does not say which command made it",
+        "are not allowed",
         files={"r": StoredRun("train", {"experiment.yaml": "a: !!python/object/apply:os.system [id]\n"})},
     ),
     of_command(
