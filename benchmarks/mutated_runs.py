@@ -28,7 +28,7 @@ from mutating.sources import enriched_copies, make_sources, runs_below
 from scalescope.quantities import counted
 
 _SHOWN = 40  # problems
-_STORED = Path(__file__).parents[1] / "tests" / "old_runs"
+_STORED = Path(__file__).parents[1] / "tests" / "stored_runs"
 
 
 def main() -> int:

@@ -65,7 +65,7 @@ def show(name: str, costs: list[Cost]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("run", nargs="?", type=Path, default=ROOT / "tests" / "old_runs" / "scale")
+    parser.add_argument("run", nargs="?", type=Path, default=ROOT / "tests" / "stored_runs" / "scale")
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--before", type=Path, help="the src folder of another version")
     asked = parser.parse_args()

@@ -9,7 +9,7 @@ from typing import Any
 
 from scalescope.errors import ExitCode
 
-OLD_RUNS = Path(__file__).parents[1] / "old_runs"
+STORED_RUNS = Path(__file__).parents[1] / "stored_runs"
 FILE = "e.yaml"  # the experiment file of most cases
 
 
@@ -90,7 +90,7 @@ def write(folder: Path, files: Mapping[str, Content]) -> None:
             case Link(target):
                 path.symlink_to(target)
             case StoredRun(verb, replaced):
-                shutil.copytree(OLD_RUNS / verb, path)
+                shutil.copytree(STORED_RUNS / verb, path)
                 for part, new in replaced.items():
                     (path / part).unlink()
                     if new is not None:

@@ -21,7 +21,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 from mutating.calls import MOST_S, Caller, check_folder, problem_of, remove_folder  # noqa: E402
 from mutating.sources import enriched_copies  # noqa: E402
 
-STORED = sorted(path.parent for path in (ROOT / "tests" / "old_runs").glob("*/trials.jsonl"))
+STORED = sorted(path.parent for path in (ROOT / "tests" / "stored_runs").glob("*/trials.jsonl"))
 SEEDS = (1, 2, 10, 16, 17, 25, 26, 36)  # a run of every verb, and nearly every kind of change
 MOST_BYTES = 1 << 30  # of memory that is used
 

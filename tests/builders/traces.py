@@ -118,6 +118,7 @@ def profile_result(
     traced: Sequence[int],
     ddp: tuple[float, float] | None = None,
     counters: Mapping[str, float | int | str | None] | None = None,
+    bucket_bytes: Sequence[float] = (),
 ) -> Result:
     """A recorded launch; `ddp` holds DDP's counters of communication and overlap."""
     ddp_samples = {} if ddp is None else {"ddp_communication_s": [ddp[0]], "ddp_overlap_s": [ddp[1]]}
@@ -137,7 +138,11 @@ def profile_result(
                 host="here",
                 device="cpu",
                 placement=f"[Rank {rank}]",
-                samples={"recorded_step_time_s": [9.0, 0.11, 0.13], **ddp_samples},
+                samples={
+                    "recorded_step_time_s": [9.0, 0.11, 0.13],
+                    "bucket_bytes": list(bucket_bytes),
+                    **ddp_samples,
+                },
                 counters={**names.get(rank, {}), **(counters or {})},
             )
             for rank in range(trial.world_size)

@@ -17,7 +17,7 @@ from tests.gloo.real_runs import SCALESCOPE, RunsHere, reset_signal_handlers
 from tests.speed import patience
 
 _TRAIN = ("train", *TINY, "--no-breakdown", "--repeats=1")
-_OLD_RUNS = Path(__file__).parents[1] / "old_runs"
+_STORED_RUNS = Path(__file__).parents[1] / "stored_runs"
 
 
 def in_shell(redirection: str) -> tuple[str, ...]:
@@ -47,7 +47,7 @@ def read(arguments: str, shell: str) -> "subprocess.CompletedProcess[str]":
     line = shell.replace("$S", f"{sys.executable} -m scalescope {arguments}")
     return subprocess.run(
         ["/bin/bash", "-c", line],
-        cwd=_OLD_RUNS,
+        cwd=_STORED_RUNS,
         env=clean_environment(),
         capture_output=True,
         text=True,

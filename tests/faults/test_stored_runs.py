@@ -161,7 +161,7 @@ def test_traces_stay_inside_and_small(
     cli: Cli, tmp_path: Path, outside: Path, seen: Seen, trace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "traced"
-    shutil.copytree(Path(__file__).parent.parent / "old_runs" / "train", run)
+    shutil.copytree(Path(__file__).parent.parent / "stored_runs" / "train", run)
     monkeypatch.setattr("scalescope.results.traces.events.LARGEST_TRACE_BYTES", 1 << 20)
     monkeypatch.setattr("scalescope.results.traces.events.unpacked", _small_unpacked)
     name = f'{{"traceEvents": [{{"ph": "X", "ts": 1, "dur": 1, "name": "{SECRET}"}}]}}'

@@ -19,7 +19,7 @@ from tests.faults.conftest import Seen
 from tests.gloo.real_runs import SCALESCOPE, RunsHere
 from tests.speed import patience
 
-_OLD_RUN = Path(__file__).parents[1] / "old_runs" / "scale"
+_STORED_RUN = Path(__file__).parents[1] / "stored_runs" / "scale"
 _HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b2K\u202egnp\u2066.\r"
 _SHOWN_AS = "\\x1b]0;owned"
 Run = Callable[..., SimpleNamespace]
@@ -39,7 +39,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 
 def hostile_run(folder: Path) -> Path:
     """A stored run with control characters in every text that a launch and its machine have."""
-    shutil.copytree(_OLD_RUN, folder)
+    shutil.copytree(_STORED_RUN, folder)
     lines = []
     for number, line in enumerate((folder / "trials.jsonl").read_text().splitlines()):
         record = json.loads(line)
@@ -87,7 +87,7 @@ def test_no_escape_sequence_reaches_the_terminal(
     run: Run, seen: Seen, arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     hostile_run(tmp_path / "hostile")
-    shutil.copytree(_OLD_RUN, tmp_path / "plain")
+    shutil.copytree(_STORED_RUN, tmp_path / "plain")
 
     ended = run(*arguments)
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ FULL_AND_HOT = {"gpus": {"0": {"memory_used_bytes": [1 << 34], "slowdowns": {"th
 
 
 class CountingLauncher(FakeLauncher):
-    """A fake launcher that also adds counters of the ranks, and telemetry."""
+    """A fake launcher that also adds counters and bucket sizes of the ranks, and telemetry."""
 
     def __init__(
         self,
@@ -40,10 +40,12 @@ class CountingLauncher(FakeLauncher):
         machine: Machine = TWO_CORES,
         counters: Mapping[str, float | str] | None = None,
         telemetry: Mapping[str, Any] | None = None,
+        bucket_bytes: Sequence[float] = (),
     ) -> None:
         super().__init__(model, machine)
         self._counters = dict(counters or {})
         self._telemetry = dict(telemetry or {})
+        self._bucket_bytes = list(bucket_bytes)
 
     def launch(self, trial: Trial, launch: int, *others: Any, **named: Any) -> Outcome:
         ended = super().launch(trial, launch, *others, **named)
@@ -51,6 +53,7 @@ class CountingLauncher(FakeLauncher):
             return ended
         for record in ended.records:
             record.counters.update(self._counters)
+            record.samples["bucket_bytes"] = self._bucket_bytes
         return dataclasses.replace(ended, telemetry=self._telemetry)
 
 
@@ -63,11 +66,14 @@ class Case:
     machine: Machine = TWO_CORES
     counters: Mapping[str, float | str] = dataclasses.field(default_factory=dict)
     telemetry: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    bucket_bytes: Sequence[float] = ()
     asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     is_first: bool = False
 
     def diagnosis(self) -> Diagnosis:
-        launcher = CountingLauncher(self.model, self.machine, self.counters, self.telemetry)
+        launcher = CountingLauncher(
+            self.model, self.machine, self.counters, self.telemetry, self.bucket_bytes
+        )
         wanted = {"world_size": [1, 2], "batch_size": 50, "repeats": 2, **self.asked}
         batch = "global_batch_size" if "global_batch_size" in wanted else "batch_size"
         kept = {name: value for name, value in wanted.items() if name != "batch_size" or name == batch}
@@ -79,7 +85,6 @@ class Case:
 ON_GPU = {"device": "cuda"}
 LATE_BUCKET = CostModel(exposed_comm_s={2: 0.02}, fixed_s=0.05, bytes_per_s=2e8)
 MANY_STARTS = CostModel(exposed_comm_s={2: 0.1}, fixed_s=0.05, latency_s=1e-3)
-MANY_BUCKETS = {"bucket_bytes": ",".join(["10000"] * 400)}
 FEW_PARAMETERS = {"gradient_bytes": 40_000, "buffer_bytes": 1000}
 # It computes all the time, has one core of two, and starts its processes anew for every epoch.
 WATCHED_LOADER = {
@@ -113,8 +118,8 @@ CASES = [
         model=CostModel(exposed_comm_s={2: 0.02}, latency_s=0.018, bytes_per_s=1e12),
         is_first=True,
     ),
-    Case(rule="buckets too small", model=MANY_STARTS, counters=MANY_BUCKETS),
-    Case(rule="last bucket too large", model=LATE_BUCKET, counters={"bucket_bytes": "4000000"}),
+    Case(rule="buckets too small", model=MANY_STARTS, bucket_bytes=[10_000.0] * 400),
+    Case(rule="last bucket too large", model=LATE_BUCKET, bucket_bytes=[4_000_000.0]),
     Case(
         rule="model too small for several ranks",
         model=CostModel(fixed_s=0.0, exposed_comm_s={2: 0.005}, latency_s=4e-3),

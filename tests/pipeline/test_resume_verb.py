@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.record import to_yaml
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.results.run import load_run
@@ -18,6 +19,8 @@ from scalescope.studies import running
 from scalescope.studies.runs import resuming
 from tests.builders.calling import called
 from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
+
+from .recording import ask_benchmark
 
 MODEL = CostModel(exposed_comm_s={2: 0.004})
 SMALL = ("--steps-per-epoch=8", "--warmup-steps=3", "--device=cpu")
@@ -206,7 +209,8 @@ def test_a_job_is_submitted_again_by_what_was_asked_of_it(cli: Cli, tmp_path: Pa
     flags = ["--min-busbw", "1000.0B/s"]
     job = {"verb": "comm", "verb_flags": flags, "flags": {"launcher": "slurm", "nodes": "2"}}
     (folder / "job.json").write_text(json.dumps(job))
-    (folder / "request.yaml").write_text("max_bytes: 1024\nrepeats: 2\n")
+    asked = ask_benchmark("comm", max_bytes=1024, repeats=2).experiment({})
+    (folder / "request.yaml").write_text(to_yaml(asked))
     script = cli("resume", "run", "--repeats=3", "--dry-run")
     assert script.code == 0
     assert "Nothing was submitted" in script.err

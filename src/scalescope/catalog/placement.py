@@ -75,7 +75,6 @@ class Placement:
         "Pin every rank to its own cores, next to its GPU if it has one; auto pins CPU ranks if there are "
         "enough cores, and does not pin GPU ranks.",
         choices=("auto", "yes", "no"),
-        neutral="auto",
         lever=Lever(
             tries=(PerDevice(cpu="no", cuda="yes"),),
             needs_new_ranks=True,
@@ -90,14 +89,12 @@ class Placement:
         False,
         "Let several ranks share a GPU, or more than 32 a core. This exercises the code path; the result is "
         "not a scaling measurement.",
-        neutral=False,
     )
     link: str | None = setting(
         None,
         "Emulate a network link of this rate for every rank, each in its own network namespace: 100mbit, "
         "1gbit, or 0:1gbit,1:100mbit per rank. Requires Linux and root; repeat for a sweep.",
         kind="link",
-        neutral=None,
     )
     split_gpu: int | None = setting(
         None,
@@ -105,13 +102,11 @@ class Placement:
         "bandwidth, cache and power are still shared.",
         low=2,
         high=48,
-        neutral=None,
     )
     among: str = setting(
         "all",
         "Which ranks of several nodes take part: all in their order, those of one node, or one per node.",
         choices=("all", "one_node", "one_per_node"),
-        neutral="all",
         internal=True,
     )
     seed: int = setting(
@@ -122,7 +117,6 @@ class Placement:
         "NAME=VALUE for the environment of the ranks (NCCL_ALGO, OMP_NUM_THREADS, ...). "
         "Repeat for more names; the same name twice is a sweep.",
         kind="env",
-        neutral=None,
         lever=Lever(
             tries=("NCCL_ALGO=Ring", "NCCL_ALGO=Tree", "NCCL_PROTO=Simple", "NCCL_PROTO=LL128"),
             needs=("nccl", "ranks"),

@@ -31,7 +31,7 @@ Words = tuple[str, ...]  # that may stand instead of a value of a kind
 
 
 class Unset:
-    """The type of UNSET, the neutral value of a setting that every run so far has recorded."""
+    """The type of UNSET, which stands where no value is named; None may be one."""
 
     def __repr__(self) -> str:
         return "UNSET"
@@ -151,7 +151,6 @@ class Setting:
     optional: bool = False
     none_word: str = "none"
     words: tuple[str, ...] = ()  # accepted instead of a value of its kind; Literal in the annotation
-    neutral: Scalar | Unset = UNSET
     sweep: bool = True
     internal: bool = False
     identity: bool = True  # False: trials that differ in it alone are the same trial
@@ -181,7 +180,6 @@ def setting(
     high: float | None = None,
     choices: tuple[str, ...] = (),
     none_word: str = "none",
-    neutral: Scalar | Unset = UNSET,
     sweep: bool = True,
     internal: bool = False,
     identity: bool = True,

@@ -70,7 +70,7 @@ class Training:
         brief="Built-in model, or your FILE.py:FUNCTION.",
         holds_path=True,
     )
-    data: str = setting("synthetic", "Training data.", neutral="synthetic", common="Job")
+    data: str = setting("synthetic", "Training data.", common="Job")
     strategy: str = setting(
         "auto",
         "How the work is distributed over ranks; auto is single on one rank and ddp on more.",
@@ -103,7 +103,6 @@ class Training:
         "Samples per step over all ranks: each rank gets its share (strong scaling).",
         low=1,
         high=2**31,
-        neutral=None,
         lever=Lever(multiples=(2, 8, 32, 128), changes="the job", code=_global_batches_of),
         common="Job",
         brief="Over all ranks (strong scaling), instead.",
@@ -116,7 +115,6 @@ class Training:
     fused_optimizer: bool = setting(
         False,
         "Update all parameters in one kernel instead of several.",
-        neutral=False,
         lever=Lever(
             tries=(True,),
             changes="rounding",

@@ -31,7 +31,6 @@ from scalescope.analysis.training.uneven_work import UnevenWork, uneven_work
 from scalescope.diagnose.varied import varied_settings
 from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline
 from scalescope.experiment.trial import Trial
-from scalescope.results.old_formats import bucket_bytes_of
 from scalescope.results.result import Result, results_by_trial
 from scalescope.results.run import Run
 
@@ -394,5 +393,5 @@ def _counter(results: Iterable[Result], trial: Trial, name: str) -> int | None:
 def _buckets(results: Iterable[Result], trial: Trial) -> tuple[int, ...] | None:
     for result in results:
         if result.trial_id == trial.trial_id and result.status == "ok":
-            return bucket_bytes_of(result.ranks[0])
+            return result.ranks[0].bucket_bytes
     return None

@@ -7,8 +7,6 @@ from typing import Any
 import yaml
 
 from scalescope.catalog import cards
-from scalescope.catalog.measuring import Measuring
-from scalescope.catalog.setting import Unset, settings_of
 from scalescope.experiment.command_line import VARY
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Value
@@ -37,16 +35,6 @@ def to_mapping(experiment: Experiment) -> dict[str, Any]:
         if name not in _NOT_REPEATED:  # None is said too: a verb may have another default
             body[name] = value
     return body
-
-
-def neutral_values(benchmark: str) -> dict[str, Any]:
-    """The settings that were added later, with what every run before them did."""
-    settings = (versions[0] for versions in cards.all_settings(benchmark).values())
-    of_trials = {
-        setting.name: setting.neutral for setting in settings if not isinstance(setting.neutral, Unset)
-    }
-    # Options of the run change no trial: a run from before one of them had what is its default today.
-    return {**{setting.name: setting.default for setting in settings_of(Measuring)}, **of_trials}
 
 
 class _Dumper(yaml.SafeDumper):

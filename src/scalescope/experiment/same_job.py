@@ -5,10 +5,10 @@ import json
 import shlex
 from collections.abc import Set
 from pathlib import PurePath
+from typing import Any
 
 from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
-from scalescope.experiment.identity import identity
 from scalescope.experiment.trial import ABLATIONS, Trial
 
 BATCH = frozenset(("batch_size", "global_batch_size"))
@@ -21,9 +21,11 @@ def job_key(trial: Trial, *, ignoring: Set[str] = frozenset()) -> str:
     """Equal for two trials whose identities differ in ignored settings only; sorted by name and value.
 
     A workload's file counts by its name, and so do files in a command: the same job may be started from
-    another folder, or checkout.
+    another folder, or checkout. A strategy without a setting that changes the
+    work does what is the default of others.
     """
-    kept = {name: value for name, value in identity(trial.settings).items() if name not in ignoring}
+    settings = {**_default_work(), **trial.identity}
+    kept = {name: value for name, value in settings.items() if name not in ignoring}
     if isinstance(workload := kept.get("workload"), str) and ".py:" in workload:
         kept["workload"] = PurePath(workload).name
     if isinstance(command := kept.get("command"), str):
@@ -34,9 +36,23 @@ def job_key(trial: Trial, *, ignoring: Set[str] = frozenset()) -> str:
 @functools.cache
 def strategy_settings() -> frozenset[str]:
     """Settings that spread the work over ranks and do not change the work."""
-    owners = [cards.card("strategies", name) for name in cards.names("strategies")]
-    changing_work = {name for owner in owners for name in owner.work_settings}
-    return frozenset(setting.name for owner in owners for setting in settings_of(owner)) - changing_work
+    settings = (setting.name for owner in _strategies() for setting in settings_of(owner))
+    return frozenset(settings) - _default_work().keys()
+
+
+@functools.cache
+def _default_work() -> dict[str, object]:
+    """The settings of strategies that change the work, with their defaults."""
+    return {
+        setting.name: setting.default
+        for owner in _strategies()
+        for setting in settings_of(owner)
+        if setting.name in owner.work_settings
+    }
+
+
+def _strategies() -> list[type[Any]]:
+    return [cards.card("strategies", name) for name in cards.names("strategies")]
 
 
 def _file_name(word: str) -> str:

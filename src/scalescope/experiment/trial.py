@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from scalescope.catalog.cards import card
-from scalescope.catalog.setting import Setting, Unset, settings_of
+from scalescope.catalog.cards import all_settings, card
+from scalescope.catalog.setting import Setting, settings_of
 from scalescope.catalog.traits import MemoryLayout
 from scalescope.catalog.workloads.command import SCRIPT
-from scalescope.experiment.identity import identity
 
 Card = TypeVar("Card")
 Value = Any  # a Scalar, or for `env` a mapping of names to values
@@ -31,26 +30,32 @@ class Trial:
 
     @functools.cached_property
     def trial_id(self) -> str:
-        """Hash of the settings, leaving out those at their card's neutral value."""
-        text = json.dumps(identity(self.settings), sort_keys=True, separators=(",", ":"))
+        """Hash of the settings that tell trials apart."""
+        text = json.dumps(self.identity, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @functools.cached_property
+    def identity(self) -> Mapping[str, Value]:
+        """The settings that tell trials apart: all but those whose card says that they do not."""
+        known = all_settings(self.benchmark)
+        return {
+            name: value
+            for name, value in self.settings.items()
+            if name not in known or known[name][0].identity
+        }
 
     def options(self, owner: type[Card]) -> Card:
         """This trial's values of a card's settings, as an instance of the card."""
         return owner(**{setting.name: self.value(setting) for setting in settings_of(owner)})
 
     def value(self, setting: Setting) -> Value:
-        """A setting's value; what a run from before the setting existed did is its neutral value.
-
-        What a command decides by itself has no value in its trial; code that needs one gets the default.
-        """
+        """A setting's value; of one that the trial's cards do not have, or that a command decides by itself,
+        the default."""
         if setting.name in self.settings:
             return self.settings[setting.name]
-        if not isinstance(setting.neutral, Unset):
-            return setting.neutral
-        return setting.default_for(self.device) if self.is_command else self.settings[setting.name]
+        return setting.default_for(self.device)
 
-    # The settings that other layers ask for, typed; where a run lacks a setting, its neutral value.
+    # The settings that other layers ask for, typed; of one that the trial's cards do not have, the default.
 
     @property
     def benchmark(self) -> str:

@@ -11,10 +11,7 @@ from scalescope.results.other_load import OtherLoad
 SCHEMA_VERSION = "2.0"
 Status = Literal["ok", "failed", "hang", "oom", "invalid", "interrupted"]
 StoppedBy = Literal["signal", "budget"]
-# Searches of the first version had the stages alone, add and remove.
-StageKind = Literal[
-    "baseline", "facts", "explore", "refine", "confirm", "scaling", "loss", "alone", "add", "remove"
-]
+StageKind = Literal["baseline", "facts", "explore", "refine", "confirm", "scaling", "loss"]
 _STRICT = {"allow_inf_nan": False}
 
 
@@ -60,6 +57,11 @@ class RankRecord:
         value = self.counters.get(name)
         return int(value) if isinstance(value, int | float) else None
 
+    @property
+    def bucket_bytes(self) -> tuple[int, ...] | None:
+        """The sizes of the gradient buckets, first to last; None where they are not known."""
+        return tuple(map(int, self.samples.get("bucket_bytes", ()))) or None
+
 
 def number_in(row: Mapping[str, float | int | str | None], name: str) -> float | None:
     """A number of a record's counters or of a row of its tables; None where it is missing or is not one."""
@@ -77,7 +79,6 @@ class Result:
     trial_id: str
     launch: int
     stage: Stage | None = None  # of a search; None where launches are plain repeats
-    round: int | None = None  # of the stage
     order: int
     status: Status
     reason: str | None = None

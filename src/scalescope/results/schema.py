@@ -4,14 +4,11 @@ import functools
 import itertools
 import json
 import math
-import re
 from datetime import datetime
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from scalescope.results.old_formats import upgraded_result
-from scalescope.results.printable import encodable
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.stored.regular_files import LARGEST_NUMBER
 from scalescope.results.stored.settings import check_settings
@@ -21,7 +18,6 @@ _LONGEST_S, _SHORTEST_S = 1e9, 1e-12
 _LARGEST_COUNT = 1 << 40
 NOT_A_RESULT = "not a result"
 _START = 64  # bytes at the start of a line; one of them begins the object
-_OLD_SCHEMA = re.compile(rb'"schema_version": ?"1\.')
 
 
 @functools.cache
@@ -36,7 +32,7 @@ def parse_result(line: bytes) -> Result:
     if not line[:_START].lstrip().startswith(b"{"):  # padding of a damaged disk is not searched
         raise ValueError(NOT_A_RESULT)
     try:
-        result = _validated(line)
+        result = _adapter().validate_json(line)
     except ValidationError as error:
         raise ValueError(problem_of(error, "the line")) from None
     if _major(result.schema_version) != _major(SCHEMA_VERSION):
@@ -46,29 +42,6 @@ def parse_result(line: bytes) -> Result:
     check_settings(result.trial_id, result.settings)
     check_records(result)
     return result
-
-
-def _validated(line: bytes) -> Result:
-    """The line as a result; one of schema 1 is upgraded first."""
-    if _OLD_SCHEMA.search(line) is None:
-        return _adapter().validate_json(_without_surrogates(line))
-    try:
-        raw = json.loads(line)
-    except RecursionError:
-        raise ValueError("the line is nested too deeply") from None
-    if not isinstance(raw, dict) or _major(str(raw.get("schema_version"))) != "1":
-        return _adapter().validate_json(line)
-    return _adapter().validate_json(json.dumps(encodable(upgraded_result(raw))))
-
-
-def _without_surrogates(line: bytes) -> bytes:
-    """The line with lone surrogates spelled out: earlier versions stored them."""
-    if rb"\ud" not in line:
-        return line
-    try:
-        return json.dumps(encodable(json.loads(line))).encode()
-    except (ValueError, RecursionError):
-        return line
 
 
 def _major(version: str) -> str:

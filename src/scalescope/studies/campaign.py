@@ -311,7 +311,6 @@ class _Campaign:
                 trial_id=trial.trial_id,
                 launch=number,
                 stage=launch.stage,
-                round=launch.stage_round,
                 order=order,
                 status=outcome.status,
                 reason=None if outcome.reason is None else hidden(outcome.reason),

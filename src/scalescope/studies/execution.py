@@ -16,7 +16,7 @@ from scalescope.analysis.other_load import load_text
 from scalescope.catalog.workloads.custom import file_of
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted, ScalescopeError, StorageError
 from scalescope.experiment.machines.emulation import emulation_notes
-from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
+from scalescope.experiment.record import to_mapping, to_yaml
 from scalescope.experiment.yaml_file import read_experiment_file
 from scalescope.launch.launcher import Launcher, RanksLost
 from scalescope.report.caveats import disturbance_lines
@@ -305,7 +305,7 @@ def check_continues(study: Study, plan: Plan, path: Path) -> None:
     """Refuse to continue what is not a run, or was asked for with other settings or by another command."""
     if not (path / EXPERIMENT).is_file():
         raise BadInput(f"--resume: {path} has no run to continue")
-    check_same_request(path / EXPERIMENT, to_mapping(plan.experiment), neutral_values(study.benchmark))
+    check_same_request(path / EXPERIMENT, to_mapping(plan.experiment))
     _check_same_study(study, read_run_record(path), path)
     if plan.only != ():  # who only reads changes nothing
         check_same_code(path, "--resume")
@@ -321,14 +321,11 @@ def _deciding(study: Study) -> dict[str, str | bool]:
     return deciding_flags(study.flags(), study.flags_may_differ)
 
 
-def check_same_request(stored: Path, wanted: Mapping[str, Any], neutral: Mapping[str, Any]) -> None:
-    """A run is continued by the request that began it; only the number of repeats may grow.
-
-    Settings that were added since have their neutral value in it, so a neutral value makes no difference.
-    """
+def check_same_request(stored: Path, wanted: Mapping[str, Any]) -> None:
+    """A run is continued by the request that began it; only the number of repeats may grow."""
     before = _stored_request(stored)
     keys = sorted({*before, *wanted} - set(_MAY_DIFFER))
-    differing = [key for key in keys if _value(before, key, neutral) != _value(wanted, key, neutral)]
+    differing = [key for key in keys if before.get(key) != wanted.get(key)]
     if differing:
         shown = ", ".join(_difference(key, before, wanted) for key in differing)
         raise BadInput(f"--resume: {stored.parent} was started with different settings: {shown}")
@@ -348,7 +345,3 @@ def _stored_request(stored: Path) -> dict[str, Any]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise BadInput(f"--resume: {stored}: cannot be read: {str(error).splitlines()[0]}") from None
     return {str(key): value for key, value in loaded.items()}
-
-
-def _value(mapping: Mapping[str, Any], key: str, neutral: Mapping[str, Any]) -> Any:
-    return mapping.get(key, neutral.get(key))

@@ -18,18 +18,12 @@ class Launch:
     trial: Trial
     number: int = 0
     stage: Stage | None = None  # of a search
-    stage_round: int | None = None
     at_most_s: float | None = None  # it is ended then, so that others can still be made
     label: str | None = None  # what it is for, in words: "trying precision bf16"
 
     @property
     def key(self) -> tuple[str, int]:
         return self.trial.trial_id, self.number
-
-    @property
-    def round(self) -> int:
-        """Launches of one round are made in turns, and compared with each other."""
-        return self.number if self.stage_round is None else self.stage_round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +85,7 @@ class Plan:
             return True
         (_, launch), (_, following) = ordered[index : index + 2]
         both_asked = (launch.trial.trial_id in self.first) == (following.trial.trial_id in self.first)
-        return launch.round != following.round or not both_asked
+        return launch.number != following.number or not both_asked
 
     @property
     def is_shared(self) -> bool:

@@ -1,10 +1,10 @@
 """Stored runs, files of nccl-tests, curves and ledgers that cannot be used."""
 
 from scalescope.errors import ExitCode
-from tests.bad_input.case import OLD_RUNS, Case, Content, Fifo, Folder, StoredRun, of_command
+from tests.bad_input.case import STORED_RUNS, Case, Content, Fifo, Folder, StoredRun, of_command
 
-_LINES = (OLD_RUNS / "train" / "trials.jsonl").read_text(encoding="utf-8")
-_MACHINE = (OLD_RUNS / "train" / "environment.json").read_text(encoding="utf-8")
+_LINES = (STORED_RUNS / "train" / "trials.jsonl").read_text(encoding="utf-8")
+_MACHINE = (STORED_RUNS / "train" / "environment.json").read_text(encoding="utf-8")
 _ON_ANOTHER = {
     "environment.json": _MACHINE.replace('"cpu_model": "', '"cpu_model": "other '),
     "run.json": '{"verb": "train", "flags": ["--profile"]}',
@@ -38,7 +38,7 @@ _EXPLAINED = (
     _explain("pipe instead of a folder", {"r": Fifo()}, "r is not a run folder"),
     _explain("pickled results", {"r/results.pkl": b"\x80\x04K\x01."}, "r is not a run folder"),
     _trials("no results", "", "r"),
-    _trials("only a newer schema", _LINES.replace('"schema_version":"1.0"', '"schema_version":"9.0"'), "r"),
+    _trials("only a newer schema", _LINES.replace('"schema_version":"2.0"', '"schema_version":"9.0"'), "r"),
     of_command("report: torch checkpoint", "report m.pt", "m.pt", files={"m.pt": b"PK\x03\x04"}),
     of_command("report: folder without runs", "report d", "d", files={"d/x": "x"}),
     of_command(
@@ -63,7 +63,7 @@ _EXPLAINED = (
     of_command("resume: empty folder", "resume r", "r", files={"r": Folder()}),
     of_command(
         "resume: run of another machine",
-        "resume r",
+        "resume r --repeats=2",
         "r was measured on another machine",
         files={"r": StoredRun("train", _ON_ANOTHER)},
         code=ExitCode.CANNOT_RUN,
@@ -83,13 +83,13 @@ _EXPLAINED = (
     of_command(
         "resume: experiment with an unknown key",
         "resume r",
-        "r/experiment.yaml:1: unknown key batchsize",
+        "unknown key batchsize; did you mean batch_size?",
         files={"r": StoredRun("train", {"experiment.yaml": "batchsize: 4\n"})},
     ),
     of_command(
         "resume: experiment with a python object",
         "resume r",
-        "r/experiment.yaml:1: tags",
+        "are not allowed",
         files={"r": StoredRun("train", {"experiment.yaml": "a: !!python/object/apply:os.system [id]\n"})},
     ),
     of_command(

@@ -1,10 +1,10 @@
 """Odd input that is not wrong: it is used, and what of it cannot be used is named; the rest still renders."""
 
 from scalescope.errors import ExitCode
-from tests.bad_input.case import FILE, OLD_RUNS, Case, Content, Folder, StoredRun, of_command
+from tests.bad_input.case import FILE, STORED_RUNS, Case, Content, Folder, StoredRun, of_command
 
 _OK = ExitCode.OK
-_LINES = (OLD_RUNS / "train" / "trials.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+_LINES = (STORED_RUNS / "train" / "trials.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
 _FIRST = _LINES[0]
 
 
@@ -24,7 +24,7 @@ def _explained(name: str, trials: str | bytes, *says: str) -> Case:
 
 
 _WHOLE = "".join(_LINES)
-_NEWER = _changed('"schema_version":"1.0"', '"schema_version":"9.0"')
+_NEWER = _changed('"schema_version":"2.0"', '"schema_version":"9.0"')
 
 _STORED = (
     _explained("truncated last line", _WHOLE + _FIRST[:200], f"trials.jsonl:{len(_LINES) + 1}", "cut off"),

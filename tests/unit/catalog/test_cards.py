@@ -9,7 +9,7 @@ import scalescope.catalog
 from scalescope.catalog import cards
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.placement import Placement
-from scalescope.catalog.setting import Unset, check_value, settings_of
+from scalescope.catalog.setting import check_value, settings_of
 from scalescope.errors import BadInput
 
 PACKAGE = Path(scalescope.catalog.__file__).parent.parent
@@ -83,13 +83,12 @@ def test_cards_that_share_a_setting_share_its_kind() -> None:
 
 
 def test_the_cards_of_commands_come_last() -> None:
-    """The first version of a setting decides about the identity of trials from before commands."""
     commands = {owner.__name__ for owner in cards.command_cards()}
     for name, versions in cards.all_settings("train").items():
         owners = [version.card in commands for version in versions]
         assert owners == sorted(owners), name
-    assert cards.settings_by_name("train")["pin_memory"].neutral is False
-    assert cards.settings_by_name("train", of_command=True)["pin_memory"].neutral is None
+    assert cards.settings_by_name("train")["pin_memory"].default is False
+    assert cards.settings_by_name("train", of_command=True)["pin_memory"].default is None
 
 
 def test_settings_of_trials_and_options_of_runs_have_names_of_their_own() -> None:
@@ -119,14 +118,6 @@ def test_help_begins_with_training_and_names_every_card_once() -> None:
     assert headings[:2] == ["Training", "Placement"]
     assert {"Workload mlp", "Strategy ddp", "Lever precision"} <= set(headings)
     assert len(set(headings)) == len(headings)
-
-
-def test_every_setting_of_a_lever_declares_what_runs_before_it_did() -> None:
-    """Without a neutral value, every stored trial would get a new id; every stored run has a precision."""
-    settings = (
-        setting for name in cards.names("levers") for setting in settings_of(cards.card_in("levers", name))
-    )
-    assert {setting.name for setting in settings if isinstance(setting.neutral, Unset)} == {"precision"}
 
 
 def test_a_lever_changes_the_workload_the_step_or_the_input() -> None:

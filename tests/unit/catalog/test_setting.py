@@ -7,7 +7,6 @@ import pytest
 
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import (
-    UNSET,
     Kind,
     PerDevice,
     Setting,
@@ -152,16 +151,15 @@ class Example:
 
     wide_name: int = setting(PerDevice(cpu=1, cuda=2), "By device.", low=1)
     maybe: float | None = setting(None, "Perhaps.", none_word="auto")
-    wait: float = setting(3.0, "A time.", kind="duration", neutral=3.0, sweep=False)
+    wait: float = setting(3.0, "A time.", kind="duration", sweep=False)
 
 
 def test_settings_are_read_off_a_card() -> None:
     wide, maybe, wait = settings_of(Example)
     assert (wide.name, wide.kind, wide.optional, wide.card) == ("wide_name", "int", False, "Example")
     assert wide.flag == "--wide-name"
-    assert wide.neutral is UNSET
     assert (maybe.kind, maybe.optional, maybe.none_word) == ("float", True, "auto")
-    assert (wait.kind, wait.sweep, wait.neutral) == ("duration", False, 3.0)
+    assert (wait.kind, wait.sweep) == ("duration", False)
 
 
 def test_a_default_may_differ_by_device() -> None:

@@ -136,4 +136,4 @@ def test_measured_steps_are_what_the_warm_up_leaves_and_soaking_changes_no_trial
     assert Train.measured_iterations(_settings(device="cpu", steps_per_epoch=105)) == 100
     assert Train.measured_iterations(_settings()) is None
     (soak,) = (setting for setting in settings_of(Train) if setting.name == "soak")
-    assert (soak.identity, soak.neutral, soak.default) == (False, None, None)
+    assert (soak.identity, soak.default) == (False, None)

@@ -52,12 +52,7 @@ def test_the_first_layer_alone_may_be_larger() -> None:
     assert giant.least_step_s() == plain.least_step_s()
 
 
-def test_a_run_from_before_the_setting_is_the_same_trial() -> None:
-    trial = make_trial(workload="paced")
-    before = {name: value for name, value in trial.settings.items() if name != "first_layer_mb"}
-    assert trial.settings["first_layer_mb"] is None
-    assert type(trial)(settings=before).trial_id == trial.trial_id
-    assert trial.replace(first_layer_mb=4.0).trial_id != trial.trial_id
+def test_the_first_layer_is_as_large_as_the_others_unless_its_size_is_given() -> None:
     assert make_trial(workload="paced", first_layer_mb="same").settings["first_layer_mb"] is None
     assert make_trial(workload="paced", first_layer_mb="40").settings["first_layer_mb"] == 40.0
 

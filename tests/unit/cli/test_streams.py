@@ -10,7 +10,7 @@ import pytest
 from scalescope.cli import app
 from tests.conftest import Cli
 
-_SCALE = Path(__file__).parents[2] / "old_runs" / "scale"
+_SCALE = Path(__file__).parents[2] / "stored_runs" / "scale"
 
 
 def test_minus_signs_and_all_other_signs_survive_ascii(cli: Cli) -> None:

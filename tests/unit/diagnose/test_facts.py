@@ -70,20 +70,16 @@ def test_how_far_the_curve_is_believed() -> None:
 # what a run holds in addition to training
 
 
-def counting(**counters: float | int | str) -> Facts:
-    trial = make_trial(strategy="ddp", world_size=2)
-    results = measured(trial, 0.05)
-    for rank in results[0].ranks:
-        rank.counters.update(counters)
-    (facts,) = facts_from(measured(single_rank_baseline(trial), 0.02), results)
-    return facts
-
-
 def test_what_ranks_counted_is_read_and_the_rest_unknown() -> None:
-    facts = counting(gradient_bytes=300, bucket_bytes="100,200")
-    assert (facts.gradient_bytes, facts.bucket_bytes) == (300, (100, 200))
-    facts = counting()
+    trial = make_trial(strategy="ddp", world_size=2)
+    alone, results = measured(single_rank_baseline(trial), 0.02), measured(trial, 0.05)
+    (facts,) = facts_from(alone, results)
     assert (facts.gradient_bytes, facts.bucket_bytes) == (None, None)
+    for rank in results[0].ranks:
+        rank.counters["gradient_bytes"] = 300
+        rank.samples["bucket_bytes"] = [100.0, 200.0]
+    (facts,) = facts_from(alone, results)
+    assert (facts.gradient_bytes, facts.bucket_bytes) == (300, (100, 200))
 
 
 def test_pairs_belong_to_the_ranks_they_were_measured_on() -> None:

@@ -25,9 +25,13 @@ def on_gpus(**settings: object) -> Trial:
 
 def result(trial: Trial, step_s: float, gradient_bytes: int, buckets: tuple[int, ...]) -> Result:
     made = make_result(trial, [[step_s] * 10 for _ in range(trial.world_size)])
-    counters = {"gradient_bytes": gradient_bytes, "bucket_bytes": ",".join(map(str, buckets))}
     ranks = [
-        dataclasses.replace(rank, device=f"cuda:{rank.rank}", counters={**rank.counters, **counters})
+        dataclasses.replace(
+            rank,
+            device=f"cuda:{rank.rank}",
+            counters={**rank.counters, "gradient_bytes": gradient_bytes},
+            samples={**rank.samples, "bucket_bytes": list(map(float, buckets))},
+        )
         for rank in made.ranks
     ]
     return dataclasses.replace(made, ranks=ranks)

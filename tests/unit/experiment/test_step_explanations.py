@@ -49,13 +49,6 @@ def test_the_optimizer_can_be_removed_where_it_does_not_communicate() -> None:
     assert without_optimizer(trial(world_size="2", strategy="zero1")) is None
 
 
-def test_a_job_from_before_the_ablation_has_the_same_identity() -> None:
-    job = trial()
-    assert job.replace(without_optimizer=False).trial_id == job.trial_id
-    older = {name: value for name, value in job.settings.items() if name != "without_optimizer"}
-    assert Trial(settings=older).trial_id == job.trial_id
-
-
 def test_a_recording_knows_the_job_that_it_records() -> None:
     job = trial(1)
     recording = breakdown_of(job)

@@ -12,10 +12,7 @@ import pytest
 
 from scalescope.errors import StorageError
 from scalescope.results.files import ResultLines, to_text, write_atomically
-from scalescope.results.result import to_json
-from scalescope.results.run import load_run
 from scalescope.results.run_folder import read_json
-from tests.builders.lines import make_result
 from tests.speed import patience
 
 SOURCE = Path(__file__).parents[3] / "src"
@@ -57,14 +54,6 @@ def test_broken_characters_are_spelled_out(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {"reason": "no file \\udcff.bin", "notes": ["\\ud800", "ü 🙂"]}
     assert read_json(tmp_path / "run.json") == {"reason": "\\udcff"}
     assert (tmp_path / "report.txt").read_text(encoding="utf-8") == "no file \\udcff.bin ü"
-
-
-def test_lines_that_earlier_versions_stored_with_broken_characters_are_read(tmp_path: Path) -> None:
-    result = make_result(status="failed", reason="no file \udcff.bin 🙂")
-    (tmp_path / "trials.jsonl").write_text(json.dumps(to_json(result)) + "\n")
-    run = load_run(tmp_path)
-    assert run.warnings == ()
-    assert [stored.reason for stored in run.results] == ["no file \\udcff.bin 🙂"]
 
 
 def test_half_a_line_does_not_swallow_the_next(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_the_schema_names_its_version() -> None:
 
 
 def test_a_record_is_the_same_after_writing_and_reading() -> None:
-    result = make_result(notes=["a"], telemetry={"clock_hz": [1e9]}, log="logs/x", stage=Stage("alone", 2))
+    result = make_result(notes=["a"], telemetry={"clock_hz": [1e9]}, log="logs/x", stage=Stage("confirm", 2))
     assert to_json(result) == dataclasses.asdict(result)
     assert to_json(result)["ranks"][0]["samples"] is result.ranks[0].samples  # not copied
     assert parse_result(json.dumps(to_json(result)).encode()) == result

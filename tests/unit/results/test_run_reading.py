@@ -130,7 +130,7 @@ def test_a_newer_schema_of_another_shape_is_refused_by_name(tmp_path: Path) -> N
 
 
 def test_a_newer_minor_schema_is_read_and_its_additions_are_ignored(tmp_path: Path) -> None:
-    write_lines(tmp_path, line_of(launch=4, schema_version="1.7", invented_later=[1, 2]))
+    write_lines(tmp_path, line_of(launch=4, schema_version="2.7", invented_later=[1, 2]))
     run = load_run(tmp_path)
     assert launches(tmp_path) == [4]
     assert run.warnings == ()

@@ -3,7 +3,6 @@
 import pytest
 
 from scalescope.experiment.machines.nodes import NodeDifference
-from scalescope.results.old_formats import bucket_bytes_of
 from scalescope.results.result import RankRecord
 from scalescope.results.topology import GpuSite, NicSite, Topology, core_list, cores_of, topologies_of
 
@@ -80,14 +79,12 @@ def record(**kept: object) -> RankRecord:
     ("kept", "sizes"),
     [
         ({"samples": {"bucket_bytes": [4000.0, 16.0]}}, (4000, 16)),
-        ({"counters": {"bucket_bytes": "4000,16"}}, (4000, 16)),
-        ({"counters": {"bucket_bytes": "30"}}, (30,)),
         ({"samples": {"bucket_bytes": []}}, None),
         ({}, None),
     ],
 )
 def test_bucket_sizes(kept: dict[str, object], sizes: tuple[int, ...] | None) -> None:
-    assert bucket_bytes_of(record(**kept)) == sizes
+    assert record(**kept).bucket_bytes == sizes
 
 
 DIFFERENCE = NodeDifference(name="GPUs", hosts_by_value={"8 x NVIDIA H100": ("n1", "n2"), "none": ("n3",)})

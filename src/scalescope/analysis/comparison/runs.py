@@ -22,7 +22,6 @@ from scalescope.analysis.verdicts import (
     comparisons_of,
     judge_all,
 )
-from scalescope.experiment.identity import identity
 from scalescope.experiment.same_job import LENGTH, job_key
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
@@ -266,9 +265,9 @@ def _alone(configuration: Configuration, others: Sequence[Configuration]) -> Unm
 
 def setting_differences(trial: Trial, other: Trial) -> tuple[tuple[str, object, object], ...]:
     """(setting, here, there) of all settings that make two trials different ones."""
-    here, there = identity(trial.settings), identity(other.settings)
+    here, there = trial.identity, other.identity
     return tuple(
-        (name, trial.settings.get(name), other.settings.get(name))
+        (name, here.get(name), there.get(name))
         for name in sorted(here.keys() | there.keys())
         if here.get(name) != there.get(name)
     )

@@ -11,7 +11,6 @@ from scalescope.analysis.launches import summarise
 from scalescope.analysis.statistics import mean_of_known
 from scalescope.experiment.recordings import timed_training_of
 from scalescope.experiment.trial import Trial
-from scalescope.results.old_formats import bucket_bytes_of
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
 from scalescope.results.stored.regular_files import inside
@@ -208,5 +207,5 @@ def _ddp_overlap(records: Sequence[RankRecord]) -> float | None:
 
 
 def _buckets(records: Sequence[RankRecord]) -> tuple[int, ...] | None:
-    sizes = (bucket_bytes_of(record) for record in records)
+    sizes = (record.bucket_bytes for record in records)
     return next((known for known in sizes if known is not None), None)

@@ -86,7 +86,6 @@ class Comm:
     pairs: bool = setting(
         False,
         "Measure every pair of ranks of a node and every pair of nodes separately, to find a slow link.",
-        neutral=False,
         common="Collectives",
         brief="Each two ranks by themselves: finds a slow link.",
     )
@@ -96,14 +95,12 @@ class Comm:
         "Skip the sizes after the first that takes longer than this.",
         kind="duration",
         low=0.001,
-        neutral=None,
         internal=True,
     )
     purpose: str = setting(
         "measure",
         "Whether to measure, or only to log what NCCL chose.",
         choices=("measure", NCCL_LOG),
-        neutral="measure",
         internal=True,
     )
 

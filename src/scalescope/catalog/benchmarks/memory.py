@@ -36,14 +36,12 @@ class Memory(Training):
         kind="bytes",
         low=1 << 20,
         high=2**50,
-        neutral=None,
         common="Memory",
         brief="Find the batch that fits: 512M, 8GiB.",
     )
     search: bool = setting(
         True,
         "Search for the largest batch that fits, by trying.",
-        neutral=True,
         sweep=False,
         common="Memory",
         brief="Do not look for the largest batch that fits.",
@@ -53,7 +51,6 @@ class Memory(Training):
         "What to measure: everything with forecasts, another batch to compare with it, a brief version for "
         "a larger run, or only whether the batch fits.",
         choices=("measure", "compare", "brief", "search"),
-        neutral="measure",
         internal=True,
     )
 

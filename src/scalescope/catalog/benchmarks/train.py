@@ -27,7 +27,6 @@ class Train(Training):
         low=1,
         high=100_000_000,
         none_word="all",
-        neutral=AUTO,
     )
     window: float | None = setting(
         PerDevice(cpu=1.5, cuda=3.0),
@@ -36,7 +35,6 @@ class Train(Training):
         kind="duration",
         low=0.01,
         high=1e6,
-        neutral=None,
         sweep=False,
         identity=False,
         common="Run",
@@ -49,7 +47,6 @@ class Train(Training):
         kind="duration",
         low=1.0,
         high=1e5,
-        neutral=None,
         sweep=False,
         identity=False,
     )
@@ -58,7 +55,6 @@ class Train(Training):
         "Minimum number of steps that a timed launch measures, however long they take.",
         low=2,
         high=10_000,
-        neutral=5,
         sweep=False,
         identity=False,
     )
@@ -72,26 +68,22 @@ class Train(Training):
     eval: bool = setting(
         False,
         "After every epoch, measure the accuracy on training and validation data, with the clock stopped.",
-        neutral=False,
     )
     stand_in: bool = setting(
         False,
         "With more ranks than cores, let each rank sleep for the compute time measured on one rank alone, "
         "instead of competing for cores; gradients and their exchange stay real.",
-        neutral=False,
     )
     delay_ms: float = setting(
-        0.0, "Time added to every step, to test whether it is found.", low=0, neutral=0.0, internal=True
+        0.0, "Time added to every step, to test whether it is found.", low=0, internal=True
     )
     # Ablations: the same job with one thing removed, to measure what that thing costs.
     without_communication: bool = setting(
-        False, "Send no gradients, to measure what sending them costs.", neutral=False, internal=True
+        False, "Send no gradients, to measure what sending them costs.", internal=True
     )
-    with_preloaded_input: bool = setting(
-        False, "Use batches that are on the device already.", neutral=False, internal=True
-    )
+    with_preloaded_input: bool = setting(False, "Use batches that are on the device already.", internal=True)
     without_optimizer: bool = setting(
-        False, "Do not update parameters, to measure what that costs.", neutral=False, internal=True
+        False, "Do not update parameters, to measure what that costs.", internal=True
     )
 
     @property

@@ -25,6 +25,5 @@ class Accumulation:
         "many times batch_size samples per step. global_batch_size stays the same and is split further.",
         low=1,
         high=100_000,
-        neutral=1,
         lever=Lever(tries=(2, 4), needs=("ranks",), changes="the job", code=_in_script),
     )

@@ -57,7 +57,6 @@ class Copying:
     pin_memory: bool = setting(
         False,
         "Prepare batches in page-locked memory, from which copies to the GPU are faster.",
-        neutral=False,
         lever=Lever(
             tries=(True,),
             needs=("cuda", "loader"),
@@ -68,7 +67,6 @@ class Copying:
     non_blocking: bool = setting(
         False,
         "Copy batches to the GPU asynchronously; only page-locked memory allows it.",
-        neutral=False,
         lever=Lever(
             tries=(True,),
             needs=("cuda", "loader"),
@@ -86,7 +84,6 @@ class Copying:
     prefetch_stream: bool = setting(
         False,
         "Copy the next batch on a separate CUDA stream while the current one is computed.",
-        neutral=False,
         lever=Lever(
             tries=(True,),
             needs=("cuda", "loader"),

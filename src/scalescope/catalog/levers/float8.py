@@ -33,7 +33,6 @@ class Float8:
         False,
         "Compute the matrix products of linear layers in 8 bits by torchao, which must be installed; GPUs "
         "since Hopper have units for it. Best with --precision bf16 and --compile default.",
-        neutral=False,
         lever=Lever(
             tries=(True,),
             needs=("cuda", "torchao"),

@@ -34,7 +34,6 @@ class Fusion:
         "torch.compile: default fuses kernels, reduce-overhead also replays them as CUDA graphs, "
         "max-autotune tries many versions of each. Models are compiled before the measurement.",
         choices=("none", "default", "reduce-overhead", "max-autotune"),
-        neutral="none",
         lever=Lever(
             # Without CUDA graphs, reduce-overhead is default.
             tries=("default", PerDevice(cpu="default", cuda="reduce-overhead"), "max-autotune"),
@@ -63,7 +62,6 @@ class Fusion:
     jit: bool = setting(
         False,
         "TorchScript, which PyTorch has deprecated in favour of torch.compile.",
-        neutral=False,
         lever=Lever(
             tries=(True,),
             changes="rounding",

@@ -34,7 +34,6 @@ class Input:
         low=0,
         high=1024,
         none_word="auto",
-        neutral=None,
         lever=Lever(
             tries=(0, 1, 2, 4),
             needs=("loader",),
@@ -50,7 +49,6 @@ class Input:
     persistent_workers: bool = setting(
         False,
         "Keep the loader processes between epochs instead of starting new ones.",
-        neutral=False,
         lever=Lever(
             tries=(True,),
             needs=("workers",),
@@ -65,7 +63,6 @@ class Input:
         "Batches that each loader process prepares ahead; none is PyTorch's default (2).",
         low=1,
         high=10_000,
-        neutral=None,
         lever=Lever(
             tries=(4, 8),
             needs=("workers",),

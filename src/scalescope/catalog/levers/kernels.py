@@ -37,7 +37,6 @@ class Kernels:
     cudnn_benchmark: bool = setting(
         False,
         "Let cuDNN time its convolutions at first use and keep the fastest; shapes must not change.",
-        neutral=False,
         lever=Lever(
             tries=(True,),
             needs=("cuda", "convolutions"),
@@ -50,7 +49,6 @@ class Kernels:
         "auto",
         "Attention kernel: flash and cudnn require half precision; math is the unfused formula.",
         choices=("auto", "flash", "efficient", "cudnn", "math"),
-        neutral="auto",
         lever=Lever(
             tries=("flash", "efficient", "cudnn", "math"),
             needs=("cuda", "attention"),

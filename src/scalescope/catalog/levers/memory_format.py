@@ -32,7 +32,6 @@ class MemoryFormat:
         "contiguous stores the channels of an image separately (NCHW), channels_last interleaves them "
         "(NHWC), which suits convolutions on the matrix units of GPUs.",
         choices=("contiguous", "channels_last"),
-        neutral="contiguous",
         lever=Lever(
             tries=("channels_last",),
             needs=("convolutions",),

@@ -130,7 +130,6 @@ class Ddp(StrategyTraits):
     find_unused_parameters: bool = setting(
         False,
         "Look in every step for parameters without a gradient: a walk through the graph and an exchange.",
-        neutral=False,
         lever=Lever(
             tries=(True,),
             needs=("ranks",),
@@ -144,7 +143,6 @@ class Ddp(StrategyTraits):
         "none",
         "Send gradients in 16 bits: half the traffic, two conversions, a little rounding.",
         choices=("none", "fp16", "bf16"),
-        neutral="none",
         lever=Lever(
             tries=("fp16", "bf16"),
             needs=("ranks",),

@@ -28,13 +28,11 @@ class Fsdp(StrategyTraits):
         "less memory, half as much traffic again. auto is PyTorch's default: all blocks do, but not the "
         "root, whose parameters backward needs at once.",
         none_word="auto",
-        neutral=None,
     )
     fsdp_param_dtype: str = setting(
         "fp32",
         "Number format in which parameters are gathered and computed with; gradients are summed in fp32.",
         choices=("fp32", "bf16"),
-        neutral="fp32",
     )
 
     @staticmethod

@@ -40,7 +40,6 @@ class Script(StrategyTraits):
         low=0.001,
         high=1e6,
         none_word="script",
-        neutral=None,
         lever=_ddp_argument(
             wrapper_argument("bucket_cap_mb"),
             tries=(1.0, 5.0, 100.0),
@@ -51,7 +50,6 @@ class Script(StrategyTraits):
     broadcast_buffers: bool | None = setting(
         None,
         "Whether the script's DDP broadcasts buffers before every forward.",
-        neutral=None,
         lever=_ddp_argument(
             wrapper_argument("broadcast_buffers"),
             tries=(False,),
@@ -62,7 +60,6 @@ class Script(StrategyTraits):
     static_graph: bool | None = setting(
         None,
         "Promise the script's DDP that the graph never changes.",
-        neutral=None,
         lever=_ddp_argument(
             wrapper_argument("static_graph"),
             tries=(True,),
@@ -72,7 +69,6 @@ class Script(StrategyTraits):
     gradient_as_bucket_view: bool | None = setting(
         None,
         "Let gradients of the script's DDP live inside its buckets.",
-        neutral=None,
         lever=_ddp_argument(
             bucket_view_code,
             tries=(True,),
@@ -83,7 +79,6 @@ class Script(StrategyTraits):
         "none",
         "Send the gradients of the script's DDP in 16 bits; none leaves what the script does.",
         choices=("none", "fp16", "bf16"),
-        neutral="none",
         lever=_ddp_argument(
             comm_hook_code,
             tries=("fp16", "bf16"),

@@ -69,7 +69,6 @@ class Command(WorkloadTraits):
         None,
         "NAME=VALUE[,...]: values that {NAME} in the command takes. Repeat for more names.",
         kind="env",
-        neutral=None,
     )
     samples_per_step: int | None = setting(
         None,
@@ -77,26 +76,22 @@ class Command(WorkloadTraits):
         "show it.",
         low=1,
         high=10**9,
-        neutral=None,
         none_word="auto",
     )
     step_at: str | None = setting(
         None,
         "MODULE:FUNCTION of the command's code that is called once per step, where optimizer steps do not "
         "show it.",
-        neutral=None,
     )
     allow_writes: bool = setting(
         False,
         "Let the command change your files and log to trackers while it is measured. Otherwise it works on a "
         "private copy that is discarded.",
-        neutral=False,
     )
     output_to: str | None = setting(
         None,
         "Folder for the files that the command writes while it is measured, instead of discarding them; one "
         "folder per launch.",
-        neutral=None,
         sweep=False,
         identity=False,
         holds_path=True,
@@ -104,7 +99,6 @@ class Command(WorkloadTraits):
     keep_running: bool = setting(
         False,
         "Change nothing, measure one window, and let the command run on to its own end.",
-        neutral=False,
     )
 
     # Levers that need no edit; `script` and none leave what the script does.
@@ -114,7 +108,6 @@ class Command(WorkloadTraits):
         low=0,
         high=256,
         none_word=SCRIPT,
-        neutral=None,
         lever=Lever(
             tries=(1, 2, 4),
             needs=("loader",),
@@ -125,7 +118,6 @@ class Command(WorkloadTraits):
     pin_memory: bool | None = setting(
         None,
         "Page-locked batches from the command's DataLoaders.",
-        neutral=None,
         lever=Lever(
             tries=(True,),
             needs=("loader", "cuda"),
@@ -139,7 +131,6 @@ class Command(WorkloadTraits):
         low=1,
         high=1024,
         none_word=SCRIPT,
-        neutral=None,
         lever=Lever(
             tries=(4,),
             needs=("loader", "workers"),
@@ -151,7 +142,6 @@ class Command(WorkloadTraits):
         SCRIPT,
         "torch.set_float32_matmul_precision: high allows tf32 on a GPU.",
         choices=(SCRIPT, "highest", "high", "medium"),
-        neutral=SCRIPT,
         lever=Lever(
             tries=("high",),
             code=_matmul,
@@ -168,7 +158,6 @@ class Command(WorkloadTraits):
         SCRIPT,
         "Run the forward pass of the command's model under torch.autocast.",
         choices=(SCRIPT, "bf16", "fp16"),
-        neutral=SCRIPT,
         lever=Lever(
             tries=("bf16",),
             code=_autocast,
@@ -187,7 +176,6 @@ class Command(WorkloadTraits):
         "none",
         "Compile the command's model in place (module.compile()); none leaves it as it is.",
         choices=("none", "default", "reduce-overhead"),
-        neutral="none",
         lever=Lever(
             tries=("default",),
             code=_compiled,
@@ -206,7 +194,6 @@ class Command(WorkloadTraits):
     fused_optimizer: bool = setting(
         False,
         "Let the command's optimizers update all parameters in one kernel.",
-        neutral=False,
         lever=Lever(
             tries=(True,),
             code=_fused,
@@ -228,7 +215,6 @@ class Command(WorkloadTraits):
         "Samples per rank and step that were observed.",
         low=1,
         high=2**31,
-        neutral=None,
         internal=True,
         identity=False,
     )
@@ -237,22 +223,20 @@ class Command(WorkloadTraits):
         "Samples of all ranks per step that were observed.",
         low=1,
         high=2**31,
-        neutral=None,
         internal=True,
         identity=False,
     )
     observed_unit: str | None = setting(
-        None, "What these are: samples or tokens.", neutral=None, internal=True, identity=False
+        None, "What these are: samples or tokens.", internal=True, identity=False
     )
     observed_wrapper: str | None = setting(
         None,
         "What wraps the model on several ranks: ddp, fsdp2, fsdp1, deepspeed or none.",
-        neutral=None,
         internal=True,
         identity=False,
     )
     observed_loader: bool | None = setting(
-        None, "Whether batches come from a DataLoader.", neutral=None, internal=True, identity=False
+        None, "Whether batches come from a DataLoader.", internal=True, identity=False
     )
 
     @staticmethod

@@ -30,7 +30,6 @@ class Paced(WorkloadTraits):
         none_word="same",
         low=0.001,
         high=65_536,
-        neutral=None,
     )
 
     @property

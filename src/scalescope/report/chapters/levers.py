@@ -62,28 +62,17 @@ def _tuning(analyzed: AnalyzedRun) -> dict[str, Any] | None:
     tuning = read_json(analyzed.run.path / TUNING)
     if not isinstance(tuning, dict):
         return None
-    measured = tuning.get("combinations", tuning.get("tried"))  # the first version had levers one by one
-    return tuning if isinstance(measured, list) else None
+    return tuning if isinstance(tuning.get("combinations"), list) else None
 
 
 def _drawn(tuning: dict[str, Any]) -> list[dict[str, Any]]:
     """What was measured, each with the name it is drawn by; the current settings are the line at 1."""
-    if "combinations" in tuning:
-        named = [
-            {**combination, "lever": _name_of(combination)}
-            for combination in tuning["combinations"]
-            if isinstance(combination, dict) and isinstance(combination.get("levers"), list)
-        ]
-        return [entry for entry in named if entry["lever"] and isinstance(entry.get("speedup"), float)]
-    tried = [
-        lever
-        for lever in tuning["tried"]
-        if isinstance(lever, dict) and isinstance(lever.get("speedup"), float)
+    named = [
+        {**combination, "lever": _name_of(combination)}
+        for combination in tuning["combinations"]
+        if isinstance(combination, dict) and isinstance(combination.get("levers"), list)
     ]
-    confirmed = tuning.get("confirmed")
-    if isinstance(confirmed, dict) and isinstance(confirmed.get("speedup"), float):
-        tried.append({**confirmed, "lever": "confirmed: " + " + ".join(map(str, tuning.get("winner", ())))})
-    return tried
+    return [entry for entry in named if entry["lever"] and isinstance(entry.get("speedup"), float)]
 
 
 def _name_of(combination: dict[str, Any]) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 from scalescope.analysis.configurations import Configuration, comparable_log_rates
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
-from scalescope.experiment.identity import identity
 from scalescope.report.analyzed_run import ReportInput, dataset_of
 from scalescope.report.commands.jobs import job_name, units_of
 from scalescope.report.numbers import MISSING, milliseconds, percent_with_interval, significant
@@ -167,9 +166,7 @@ def _record(configuration: Configuration, row: ScalingRow | None) -> dict[str, A
         "epoch_time_s": epochs[-1].time_s if epochs else None,
         "validation_accuracy": epochs[-1].validation_accuracy if epochs else None,
         "mfu": configuration.mfu,
-        **{
-            f"setting_{name}": value for name, value in sorted(identity(configuration.trial.settings).items())
-        },
+        **{f"setting_{name}": value for name, value in sorted(configuration.trial.identity.items())},
     }
 
 

@@ -6,7 +6,6 @@ from scalescope.analysis.configurations import TOKENS, Configuration
 from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.catalog.benchmarks.train import warmup_of
-from scalescope.experiment.identity import identity
 from scalescope.experiment.trial import Trial
 from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.caveats import warnings_of
@@ -132,8 +131,8 @@ def _labelled(label: str, text: str) -> str:
 
 
 def _all_settings(configuration: Configuration) -> dict[str, object]:
-    stored = identity(configuration.trial.settings)
-    shown = {name: value for name, value in stored.items() if value is not None}
+    identity = configuration.trial.identity
+    shown = {name: value for name, value in identity.items() if value is not None}
     if configuration.launches[0].own_optimizer is not None:
         shown["optimizer"] = f"{configuration.launches[0].own_optimizer} of the {_owner(configuration.trial)}"
         shown.pop("lr", None)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scalescope.catalog.cards import CHOOSERS, all_settings, card, cards_of_trial, names
-from scalescope.catalog.setting import Scalar, Setting, Unset, check_value, settings_of
+from scalescope.catalog.setting import Scalar, Setting, check_value, settings_of
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 
@@ -79,16 +79,14 @@ def _fits(setting: Setting, value: Any) -> bool:
 
 
 def _check_complete(benchmark: str, settings: Mapping[str, Any]) -> None:
-    """Refuse a trial that lacks a setting of its cards; those that were added later may be missing."""
-    is_command = settings.get("workload") == "command"
-    selection = {}
-    for kind in card("benchmarks", benchmark).selects:
-        if kind in CHOOSERS and not (kind == "data" and "data" not in settings):
-            selection[kind] = str(settings.get(CHOOSERS[kind]))
+    """Refuse a trial that lacks a setting of its cards, but for those that a command decides by itself."""
+    selects = card("benchmarks", benchmark).selects
+    selection = {kind: str(settings.get(name)) for kind, name in CHOOSERS.items() if kind in selects}
+    decided = card("workloads", selection["workloads"]).decides if selection else ()
     for owner in cards_of_trial(benchmark, selection):
         for setting in settings_of(owner):
-            lacks_value = setting.name not in settings or (
-                settings[setting.name] is None and not setting.optional
-            )
-            if lacks_value and isinstance(setting.neutral, Unset) and not is_command:
+            may_be_none = setting.optional or setting.default is None
+            if setting.name not in decided and (
+                setting.name not in settings or (settings[setting.name] is None and not may_be_none)
+            ):
                 raise ValueError(f"settings.{setting.name}: missing")

@@ -11,7 +11,7 @@ from scalescope.catalog.slurm import Slurm
 from scalescope.errors import BadInput
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.given import Entries, Given
-from scalescope.experiment.record import neutral_values, to_mapping, to_yaml
+from scalescope.experiment.record import to_mapping, to_yaml
 from scalescope.interpreter import python_module
 from scalescope.launch.slurm.script import SlurmJob, sbatch_script
 from scalescope.results.run_folder import new_run_path, read_json
@@ -242,7 +242,7 @@ def _check_as_begun(prepared: Prepared, path: Path) -> None:
     study, stored = prepared.study, path / FOLDER / REQUEST
     if not stored.is_file():
         raise BadInput(f"--resume: {path} has no run that SLURM began")
-    check_same_request(stored, to_mapping(prepared.experiment), neutral_values(study.benchmark))
+    check_same_request(stored, to_mapping(prepared.experiment))
     before = submitted_flags(path) or ()
     may_differ = study.flags_may_differ
     if deciding_flags(before, may_differ) != deciding_flags(study.flags(), may_differ):

@@ -91,7 +91,7 @@ class Combinations:
         compiles = any(
             setting.lever is not None
             and setting.lever.starts_slowly
-            and values.get(name, setting.neutral) != setting.neutral
+            and values.get(name, setting.default) != setting.default
             for name, setting in self._settings.items()
         )
         if not compiles:

@@ -20,7 +20,7 @@ from scalescope.report.tuning.tuning import (
     TriedLever,
     Tuning,
 )
-from scalescope.results.result import Result, Stage
+from scalescope.results.result import Result
 from scalescope.results.run import Run
 from scalescope.studies.tuning.levers import Candidate, other_jobs
 from scalescope.studies.tuning.loss_launches import measures_speed
@@ -29,15 +29,7 @@ if TYPE_CHECKING:
     from scalescope.studies.tuning.search import Search
 
 _INTERVAL = 0.975
-# Stages of searches of the first version, in today's words.
-_OLD_STAGES = {"alone": Stage("explore"), "add": Stage("refine"), "remove": Stage("refine")}
 _NO_FAILURES = ("ok", "interrupted")
-
-
-def stage_of(result: Result) -> Stage:
-    """What a launch was made for; one without a stage was a plain repeat."""
-    stage = result.stage or Stage("alone")
-    return _OLD_STAGES.get(stage.kind, stage)
 
 
 def read_tuning(search: "Search", run: Run) -> Tuning:

@@ -39,7 +39,7 @@ from scalescope.studies.tuning.combinations import Combinations
 from scalescope.studies.tuning.facts import absent_needs, parts_of_trial
 from scalescope.studies.tuning.levers import Levers, other_jobs
 from scalescope.studies.tuning.loss_launches import LossLaunches, measures_speed
-from scalescope.studies.tuning.reading import read_tuning, stage_of
+from scalescope.studies.tuning.reading import read_tuning
 
 _FACTS = Stage("facts")
 _SCALING = Stage("scaling")
@@ -213,8 +213,8 @@ class Search:
                     levers=levers,
                     log_rate=None if measured is None else _log_rate(result),
                     duration_s=result.duration_s,
-                    stage=stage_of(result),
-                    base=self._base_of(result, run, levers),
+                    stage=result.stage or Stage("explore"),
+                    base=self._base_of(result, run),
                     refused=differs,
                     cut_short=result.stopped_by == "budget",
                     counts=measured is None or id(result) in counted,
@@ -224,15 +224,11 @@ class Search:
         loaded = 2 * disturbed > len(launches)
         return TunedLaunches(launches, usual_deviation(self.levers.baseline.device, loaded=loaded))
 
-    def _base_of(self, result: Result, run: Run, levers: Combination) -> Combination:
-        """What a launch was compared with; searches of the first version did not say it."""
+    def _base_of(self, result: Result, run: Run) -> Combination:
+        """What a launch was compared with."""
         base = None if result.stage is None else result.stage.base
-        if base is None:
-            return levers if stage_of(result).kind == "confirm" else BASELINE
         trial = next((other.trial for other in run.results if other.trial_id == base), None)
-        if trial is None:
-            return BASELINE
-        return self.combinations.of_trial(trial) or BASELINE
+        return BASELINE if trial is None else self.combinations.of_trial(trial) or BASELINE
 
     # Losses
 

@@ -75,7 +75,7 @@ class TuneStudy(Study):
         return cls(
             levers=levers_from([str(given.get("levers", "all"))]),
             threshold=float(str(given.get("threshold", "3%")).removesuffix("%")) / 100.0,
-            combine="combine" in given,  # runs of the first version combined only where that was asked for
+            combine="no-combine" not in given,
             verify_loss=int(given["verify-loss"]) if "verify-loss" in given else None,
         )
 

@@ -176,7 +176,7 @@ class SingleLaunches:
 
 
 def _starts_slowly(setting: Setting, candidate: Candidate) -> bool:
-    return setting.lever is not None and setting.lever.starts_slowly and candidate.value != setting.neutral
+    return setting.lever is not None and setting.lever.starts_slowly and candidate.value != setting.default
 
 
 def _current(baseline: Configuration) -> TriedCombination:

@@ -124,9 +124,8 @@ def test_a_trace_without_communication_has_no_overlap(tmp_path: Path) -> None:
 
 
 def test_ddps_counters_are_held_against_the_trace(tmp_path: Path) -> None:
-    counters = {"bucket_bytes": "4000,16"}
-    traces = {0: EARLY, 1: EARLY}
-    profile = only_profile(traced_run(tmp_path, TRIAL, traces, ddp=(0.040, 0.032), counters=counters))
+    traces, buckets = {0: EARLY, 1: EARLY}, (4000.0, 16.0)
+    profile = only_profile(traced_run(tmp_path, TRIAL, traces, ddp=(0.040, 0.032), bucket_bytes=buckets))
     assert profile.span_overlap == pytest.approx(0.5)
     assert profile.ddp_overlap == pytest.approx(0.8)
     assert profile.disagreement == pytest.approx(0.3)

@@ -11,7 +11,6 @@ from scalescope.report.tuning.tuning import Tuning
 from scalescope.results.result import Result, Stage
 from scalescope.results.run import Run
 from scalescope.studies.tuning.levers import find_levers
-from scalescope.studies.tuning.reading import stage_of
 from scalescope.studies.tuning.search import Search
 from tests.builders.requests import ask
 from tests.builders.results import make_result
@@ -216,19 +215,3 @@ def test_levers_each_alone_are_added_to_the_current_settings() -> None:
     made = Launches(combine=False).add(BASELINE, "baseline").add(BF16, "explore").add(JIT, "explore")
     assert {lever.added_to for lever in made.read().levers} == {()}
     assert made.read().winner == ("precision bf16",)
-
-
-@pytest.mark.parametrize(
-    ("stored", "today"),
-    [
-        (None, "explore"),
-        ("alone", "explore"),
-        ("add", "refine"),
-        ("remove", "refine"),
-        ("confirm", "confirm"),
-    ],
-)
-def test_stages_of_the_first_version_are_read(stored: Any, today: str) -> None:
-    result = explored().results[0]
-    stage = None if stored is None else Stage(stored)
-    assert stage_of(dataclasses.replace(result, stage=stage)).kind == today

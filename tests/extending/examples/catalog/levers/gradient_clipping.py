@@ -25,7 +25,6 @@ class GradientClipping:
         "Largest norm of all gradients together; none leaves them as they are.",
         low=1e-6,
         high=1e6,
-        neutral=None,
         lever=Lever(tries=(1.0,), changes="the job", code=_in_script),
     )
 
