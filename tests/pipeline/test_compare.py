@@ -155,7 +155,8 @@ def test_broken_lines_and_unknown_machines_are_noted() -> None:
 def undecided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run `a` of 6 launches each, and `b` of 3, whose noise hides what there is."""
     root = tmp_path_factory.mktemp("undecided")
-    long = {"steps_per_epoch": "auto", "window": "10s"}
+    # The seed picks the noise: with most seeds `a` is too noisy for launches of `b` alone to decide.
+    long = {"steps_per_epoch": "auto", "window": "10s", "seed": 2}
     measured(str(root / "a"), MIDDLING, repeats=6, **long)
     measured(str(root / "b"), MIDDLING, repeats=3, **long)
     return root
