@@ -145,7 +145,9 @@ def freeze(runs: Path, out: Path) -> None:
     sys.path.insert(0, str(ROOT / "src"))
     from scalescope.results.run_folder import find_runs
 
-    os.environ |= {"COLUMNS": "120", "TZ": "UTC", "XDG_STATE_HOME": tempfile.mkdtemp()}
+    own = Path(tempfile.mkdtemp())  # predictions of earlier freezes must not count
+    os.environ |= {"COLUMNS": "120", "TZ": "UTC", "SCALESCOPE_LEDGER": str(own / "ledger.jsonl")}
+    os.environ |= {"XDG_STATE_HOME": str(own), "XDG_DATA_HOME": str(own)}
     shutil.rmtree(out, ignore_errors=True)
     out = out.resolve()
     with contextlib.chdir(runs):

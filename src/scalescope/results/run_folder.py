@@ -14,6 +14,7 @@ from scalescope.errors import BadInput, CannotRun, StorageError
 from scalescope.results.files import ResultLines, write_atomically
 from scalescope.results.ranks.stray_files import remove_stray_files
 from scalescope.results.result import Result, to_json
+from scalescope.results.stored import ENVIRONMENT as ENVIRONMENT
 from scalescope.results.stored.folder_check import refused_entry
 from scalescope.results.stored.regular_files import open_regular
 from scalescope.results.stored.regular_files import read_json as read_json
@@ -26,7 +27,6 @@ TUNING = "tuning.json"
 TUNED = "tuned.yaml"
 PERFORMANCE = "performance_report.txt"
 EXPERIMENT = "experiment.yaml"
-ENVIRONMENT = "environment.json"
 JOB_REQUEST = "slurm/request.yaml"  # of a run that was submitted as a job
 JOB_RECORD = "slurm/job.json"
 LOCK = ".lock"

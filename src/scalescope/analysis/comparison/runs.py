@@ -22,6 +22,7 @@ from scalescope.analysis.verdicts import (
     comparisons_of,
     judge_all,
 )
+from scalescope.catalog.cards import all_settings
 from scalescope.experiment.same_job import LENGTH, job_key
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
@@ -269,8 +270,14 @@ def setting_differences(trial: Trial, other: Trial) -> tuple[tuple[str, object, 
     return tuple(
         (name, here.get(name), there.get(name))
         for name in sorted(here.keys() | there.keys())
-        if here.get(name) != there.get(name)
+        if _value(trial, name) != _value(other, name)
     )
+
+
+def _value(trial: Trial, name: str) -> object:
+    """A setting's value, by default where a trial has none."""
+    known = all_settings(trial.benchmark).get(name)
+    return trial.settings.get(name) if known is None else trial.value(known[0])
 
 
 def _collectives(old: Iterable[Result], new: Iterable[Result]) -> tuple[CollectivePair, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from scalescope.experiment.machine import Machine
-from scalescope.results.run_folder import ENVIRONMENT
+from scalescope.results.stored import ENVIRONMENT
 from scalescope.results.stored.regular_files import read_json, why_unreadable
 from scalescope.results.stored.validation import without_misfits
 from scalescope.results.topology import Topology

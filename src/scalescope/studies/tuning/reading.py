@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_contrast, ratio_of_logs
@@ -12,6 +11,10 @@ from scalescope.analysis.tuning.losses import loss_of
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, SpeedDifference, TunedLaunches
 from scalescope.analysis.verdicts import FASTER, INCONCLUSIVE, LEAST_EFFECT, NO_DIFFERENCE, SLOWER, Verdict
 from scalescope.experiment.ablations import without_communication
+from scalescope.experiment.record import to_yaml
+from scalescope.report.section import ShownCommand
+from scalescope.report.tuning.as_json import tuning_json
+from scalescope.report.tuning.sections import next_after_tuning
 from scalescope.report.tuning.tuning import (
     NOW,
     LeverStatus,
@@ -20,19 +23,37 @@ from scalescope.report.tuning.tuning import (
     TriedLever,
     Tuning,
 )
+from scalescope.results.files import to_text
 from scalescope.results.result import Result
 from scalescope.results.run import Run
+from scalescope.results.run_folder import TUNED, TUNING
 from scalescope.studies.tuning.levers import Candidate, other_jobs
 from scalescope.studies.tuning.loss_launches import measures_speed
-
-if TYPE_CHECKING:
-    from scalescope.studies.tuning.search import Search
+from scalescope.studies.tuning.search import Search
 
 _INTERVAL = 0.975
 _NO_FAILURES = ("ok", "interrupted")
 
 
-def read_tuning(search: "Search", run: Run) -> Tuning:
+class ReadSearch(Search):
+    """A search with what is shown of it."""
+
+    def read(self, run: Run) -> Tuning:
+        return _tuning(self, run)
+
+    def next_step(self, run: Run) -> ShownCommand | None:
+        return next_after_tuning(self.read(run), run.path)
+
+    def files(self, run: Run) -> dict[str, str]:
+        tuning = self.read(run)
+        files = {TUNING: to_text(tuning_json(tuning))}
+        if tuning.recommended:
+            chosen = self.combinations.experiment_with(frozenset(tuning.winner))
+            files[TUNED] = to_yaml(dataclasses.replace(chosen, verb="train"))
+        return files
+
+
+def _tuning(search: Search, run: Run) -> Tuning:
     """All that the launches so far allow to say."""
     measured = search.measured(run)
     tuning_search = search.search(run)
@@ -74,7 +95,7 @@ class _TuningReader:
 
     def __init__(
         self,
-        search: "Search",
+        search: Search,
         run: Run,
         measured: TunedLaunches,
         conclusion: Conclusion,

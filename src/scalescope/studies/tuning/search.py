@@ -23,23 +23,16 @@ from scalescope.experiment.ablations import without_communication
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.observed import without_observations
-from scalescope.experiment.record import to_yaml
 from scalescope.experiment.trial import Trial
-from scalescope.report.section import ShownCommand
-from scalescope.report.tuning.as_json import tuning_json
-from scalescope.report.tuning.sections import CURRENT, next_after_tuning
-from scalescope.report.tuning.tuning import Tuning
-from scalescope.results.files import to_text
+from scalescope.report.tuning.sections import CURRENT
 from scalescope.results.result import Result, Stage, undisturbed
 from scalescope.results.run import Run
-from scalescope.results.run_folder import TUNED, TUNING
 from scalescope.studies.plan import Launch
 from scalescope.studies.study import Interim, InterimRow
 from scalescope.studies.tuning.combinations import Combinations
 from scalescope.studies.tuning.facts import absent_needs, parts_of_trial
 from scalescope.studies.tuning.levers import Levers, other_jobs
 from scalescope.studies.tuning.loss_launches import LossLaunches, measures_speed
-from scalescope.studies.tuning.reading import read_tuning
 
 _FACTS = Stage("facts")
 _SCALING = Stage("scaling")
@@ -296,13 +289,7 @@ class Search:
                 yield Launch(trial, self._number(run, trial), _SCALING, at_most_s=remaining_s, label=label)
                 return
 
-    # What is shown
-
-    def read(self, run: Run) -> Tuning:
-        return read_tuning(self, run)
-
-    def next_step(self, run: Run) -> ShownCommand | None:
-        return next_after_tuning(self.read(run), run.path)
+    # What is shown while it goes on
 
     def interim(self, run: Run) -> Interim | None:
         """What is fastest so far, and everything that was measured."""
@@ -326,14 +313,6 @@ class Search:
             f"the fastest is {_name_of(best)} with {gains[best]:.2f}×" if ahead else "nothing is faster yet"
         )
         return Interim(text, rows)
-
-    def files(self, run: Run) -> dict[str, str]:
-        tuning = self.read(run)
-        files = {TUNING: to_text(tuning_json(tuning))}
-        if tuning.recommended:
-            chosen = self.combinations.experiment_with(frozenset(tuning.winner))
-            files[TUNED] = to_yaml(dataclasses.replace(chosen, verb="train"))
-        return files
 
 
 def _as_observed(trial: Trial, run: Run) -> Trial:

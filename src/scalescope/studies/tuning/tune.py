@@ -81,7 +81,7 @@ class TuneStudy(Study):
 
     def plan(self, experiment: Experiment, host: Host, *, many: bool = False) -> Plan:
         from scalescope.studies.tuning.loss_launches import LossLaunches
-        from scalescope.studies.tuning.search import Search
+        from scalescope.studies.tuning.reading import ReadSearch
         from scalescope.studies.tuning.tune_once import SingleLaunches, for_ranks_of
 
         experiment, machine = _for_host(experiment, host), host.machine
@@ -97,7 +97,7 @@ class TuneStudy(Study):
         trials = (levers.baseline, *(candidate.trial for candidate in levers.candidates))
         expansion = expand(experiment, machine)
         losses = None if self.verify_loss is None else LossLaunches(self.verify_loss)
-        search = Search(
+        search = ReadSearch(
             experiment, machine, levers, threshold=self.threshold, combine=self.combine, losses=losses
         )
         once = not host.repeatable

@@ -11,7 +11,7 @@ from scalescope.report.tuning.tuning import Tuning
 from scalescope.results.result import Result, Stage
 from scalescope.results.run import Run
 from scalescope.studies.tuning.levers import find_levers
-from scalescope.studies.tuning.search import Search
+from scalescope.studies.tuning.reading import ReadSearch
 from tests.builders.requests import ask
 from tests.builders.results import make_result
 from tests.simulated.launcher import TWO_CORES
@@ -21,10 +21,10 @@ BOTH = BF16 | JIT
 STEP_S = {BASELINE: 0.010, BF16: 0.006, HOOK: 0.0101, JIT: 0.008, BOTH: 0.005}
 
 
-def make_search(combine: bool = True) -> Search:
+def make_search(combine: bool = True) -> ReadSearch:
     experiment = ask(world_size="2")
     levers = find_levers(experiment, TWO_CORES, ["precision=bf16", "comm_hook=fp16", "jit"])
-    return Search(experiment, TWO_CORES, levers, threshold=0.03, combine=combine)
+    return ReadSearch(experiment, TWO_CORES, levers, threshold=0.03, combine=combine)
 
 
 class Launches:
