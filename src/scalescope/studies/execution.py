@@ -113,7 +113,6 @@ def run_study(prepared: Prepared, launcher: Launcher, watcher: CampaignWatcher) 
 class _Measured:
     """What a campaign left: the report of the run, why it ended, and what has to be said."""
 
-    study: Study
     report: Report
     run: Run
     end: RunEnd
@@ -140,7 +139,7 @@ def _measured(
     assert report.run is not None
     end = dataclasses.replace(end, failed=_failed(study, report.run))
     write_run_record(folder.path, dataclasses.replace(record, end=end))
-    return _Measured(study=study, report=report, run=report.run, end=end, notes=(*notes, *unwritten))
+    return _Measured(report=report, run=report.run, end=end, notes=(*notes, *unwritten))
 
 
 def _concluded(measured: _Measured, request: Request, watcher: CampaignWatcher) -> Report:
@@ -189,7 +188,7 @@ def _recorded_files(path: Path) -> dict[str, tuple[WorkloadFile, ...]]:
     return workload_files(load_run(path).results) if (path / EXPERIMENT).is_file() else {}
 
 
-def check_same_code(path: Path, flag: str) -> None:
+def _check_same_code(path: Path) -> None:
     """Refuse to continue a run whose workload is not what its launches measured."""
     for workload, files in _recorded_files(path).items():
         for file in files:
@@ -197,7 +196,7 @@ def check_same_code(path: Path, flag: str) -> None:
             sha256 = sha256_of(given)
             if sha256 is not None and sha256 != file.sha256:
                 raise BadInput(
-                    f"{flag}: {given} has changed since this run began; start a new run, or restore it"
+                    f"--resume: {given} has changed since this run began; start a new run, or restore it"
                 )
 
 
@@ -308,7 +307,7 @@ def check_continues(study: Study, plan: Plan, path: Path) -> None:
     check_same_request(path / EXPERIMENT, to_mapping(plan.experiment))
     _check_same_study(study, read_run_record(path), path)
     if plan.only != ():  # who only reads changes nothing
-        check_same_code(path, "--resume")
+        _check_same_code(path)
 
 
 def _check_same_study(study: Study, stored: RunRecord, path: Path) -> None:
