@@ -322,6 +322,7 @@ def run(tree: Path, reached: Path, results: Path, minutes: float, workers: int, 
             with lock, results.open("a") as file:
                 file.write(json.dumps({"number": mutant.number, "layer": mutant.layer, **result}) + "\n")
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests must not inherit that it is ignored
     copies = [tree.parent / f"{tree.name}-mutant-{worker}" for worker in range(workers)]
     for copy in copies:
         shutil.rmtree(copy, ignore_errors=True)
