@@ -27,10 +27,11 @@ from typing import Any, NoReturn, Self
 from from_tests import TWO_CORES, CostModel, FakeLauncher
 
 from mutating.operations import LEDGER, SECRET, make_outside, mutate, mutate_ledger, state_of
-from scalescope.cli import app, measuring
+from scalescope.cli import app
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
+from scalescope.studies import running
 from scalescope.studies.runs import resuming
 
 MOST_S = 10.0  # of CPU time for a call
@@ -272,7 +273,7 @@ def _set_up(parent: Path, source: Path) -> None:
     os.environ["SCALESCOPE_LEDGER"] = str(parent / "data" / LEDGER)
     os.environ["XDG_CACHE_HOME"] = str(parent / "cache")
     machine = _machine_of(source)
-    measuring._local_launcher = lambda *_: FakeLauncher(MODEL, machine, _without_traces)
+    running._launcher_for = lambda *_: FakeLauncher(MODEL, machine, _without_traces)
     resuming.machine_here = dict
     os.chdir(parent)
 

@@ -16,8 +16,9 @@ from typing import Any
 from from_tests import FakeLauncher
 
 from mutating.calls import MODEL
-from scalescope.cli import app, measuring
+from scalescope.cli import app
 from scalescope.results.run_folder import find_runs
+from scalescope.studies import running
 from scalescope.studies.runs import resuming
 
 _SMALL = ("--steps-per-epoch=8", "--warmup-steps=3", "--device=cpu")
@@ -45,7 +46,7 @@ def make_sources(root: Path) -> list[Path]:
 
 
 def _call(*words: str) -> None:
-    measuring._local_launcher = lambda *_: FakeLauncher(MODEL)
+    running._launcher_for = lambda *_: FakeLauncher(MODEL)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as errors:
         try:
             app.main(list(words))

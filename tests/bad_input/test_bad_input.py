@@ -14,6 +14,7 @@ from scalescope.cli import app
 from scalescope.experiment.machine import Machine
 from scalescope.launch.attached import launcher as attached
 from scalescope.launch.local import launcher as local
+from scalescope.studies import running
 from tests.bad_input.case import Case, Unreadable, write
 from tests.bad_input.cases import (
     experiment_files,
@@ -99,8 +100,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         if os.geteuid() == 0 and Unreadable in map(type, case.files.values()):
             pytest.skip("root may read everything")
         machine = with_gpus(case.gpus) if case.gpus else TWO_CORES
-        monkeypatch.setattr(local, "LocalLauncher", lambda: RefusingLauncher(machine))
-        monkeypatch.setattr(attached, "AttachedLauncher", RefusingAttachedLauncher)
+        for module in (local, running):  # of `compare` and `check`, and of everything else
+            monkeypatch.setattr(module, "LocalLauncher", lambda: RefusingLauncher(machine))
+        for module in (attached, running):
+            monkeypatch.setattr(module, "AttachedLauncher", RefusingAttachedLauncher)
         for name, value in case.environment.items():
             monkeypatch.setenv(name, value)
         write(tmp_path, case.files)

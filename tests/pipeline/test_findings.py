@@ -15,7 +15,7 @@ from scalescope.diagnose.step_rules import buffers
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
-from scalescope.launch.local import launcher as local
+from scalescope.studies import running
 from scalescope.studies.stored import explain
 from tests.builders.requests import with_gpus
 from tests.builders.studies import scale
@@ -192,7 +192,7 @@ def name_of(case: Case) -> str:
 
 def exit_code_of(command: str, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Any:
     """How the command line ends with a command, without measuring anything."""
-    monkeypatch.setattr(local, "LocalLauncher", lambda: FakeLauncher(CostModel(), machine))
+    monkeypatch.setattr(running, "LocalLauncher", lambda: FakeLauncher(CostModel(), machine))
     program, *words = shlex.split(command)
     assert program == "scalescope"
     with pytest.raises(SystemExit) as leaving:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.launch.local import launcher as local
 from scalescope.report.analyzed_run import AnalyzedRun
 from scalescope.report.scaling.sections import table_section
 from scalescope.report.varied import changed_settings
+from scalescope.studies import running
 from tests.builders.calling import called
 from tests.builders.studies import scale
 from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
@@ -33,7 +33,7 @@ SHORT = ("--batch-size", "50", "--steps-per-epoch", "13", "--warmup-steps", "3",
 @pytest.fixture(autouse=True)
 def fake_ranks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(local, "LocalLauncher", lambda: FakeLauncher(SLOW, TWO_CORES))
+    monkeypatch.setattr(running, "LocalLauncher", lambda: FakeLauncher(SLOW, TWO_CORES))
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:

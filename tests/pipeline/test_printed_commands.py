@@ -16,6 +16,7 @@ from scalescope.launch.local import launcher as local
 from scalescope.report.chapters import chapters_of
 from scalescope.report.section import Section
 from scalescope.results.run import Run, load_run
+from scalescope.studies import running
 from scalescope.studies.report import ReportOptions, gather
 from scalescope.studies.runs import resuming
 from scalescope.studies.stored import present
@@ -74,7 +75,8 @@ def call(*words: str) -> object:
 def measured(name: str, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The run of that name, in the folder `my out` of the project."""
     model, flags = RUNS[name]
-    monkeypatch.setattr(local, "LocalLauncher", lambda: FakeLauncher(model, TWO_CORES))
+    for module in (local, running):  # of `compare`, and of everything else
+        monkeypatch.setattr(module, "LocalLauncher", lambda: FakeLauncher(model, TWO_CORES))
     verb = name.partition(",")[0]
     monkeypatch.setattr(resuming, "_refuse_other_machine", lambda path: None)  # the machine is made up
     assert call(verb, "--workload", RELATIVE, *flags, "-v") == ExitCode.OK

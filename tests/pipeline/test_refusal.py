@@ -9,7 +9,7 @@ import pytest
 
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.machine import Machine
-from scalescope.launch.local import launcher as local
+from scalescope.studies import running
 from scalescope.studies.study import Report
 from tests.builders.calling import called
 from tests.builders.requests import with_gpus
@@ -137,7 +137,7 @@ def test_far_more_ranks_than_cores_are_refused_unless_forced(verb: Verb) -> None
 def test_the_command_line_refuses_before_it_loads_torch_and_writes_nothing(
     flag: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(local, "LocalLauncher", lambda: WithoutTorch(FAST))
+    monkeypatch.setattr(running, "LocalLauncher", lambda: WithoutTorch(FAST))
     ended = called(capsys, "scale", flag)
     assert ended.code == CannotRun.exit_code
     assert len(ended.err.splitlines()) == 1

@@ -16,10 +16,10 @@ from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import read_experiment_file
 from scalescope.launch.launcher import Outcome
-from scalescope.launch.local import launcher as local
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.run import load_run
 from scalescope.results.run_record import newest_unfinished_run
+from scalescope.studies import running
 from scalescope.studies.runs import resuming
 from scalescope.studies.study import Report
 from scalescope.studies.tuning.tune import TuneStudy, levers_from, window_for
@@ -394,7 +394,7 @@ def test_the_printed_command_goes_on_with_the_search(monkeypatch: pytest.MonkeyP
     )
     assert report.next_step is not None
     assert report.next_step.argv[:2] == ("scalescope", "resume")
-    monkeypatch.setattr(local, "LocalLauncher", lambda: launcher)
+    monkeypatch.setattr(running, "LocalLauncher", lambda: launcher)
     monkeypatch.setattr(resuming, "_refuse_other_machine", lambda path: None)  # the machine is made up
     with pytest.raises(SystemExit) as leaving:
         app.main(list(report.next_step.argv[1:]))

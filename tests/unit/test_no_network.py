@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import pytest
 
 from scalescope.cli import app
-from scalescope.launch.local import launcher as local
+from scalescope.studies import running
 from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
 _STORED_RUNS = Path(__file__).parents[1] / "stored_runs"
@@ -23,7 +23,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     for name in ("socket", "create_connection", "getaddrinfo", "gethostbyname"):
         monkeypatch.setattr(socket, name, refuse)
-    monkeypatch.setattr(local, "LocalLauncher", lambda: FakeLauncher(CostModel(), TWO_CORES))
+    monkeypatch.setattr(running, "LocalLauncher", lambda: FakeLauncher(CostModel(), TWO_CORES))
     monkeypatch.chdir(tmp_path)
     for verb in ("scale", "train", "comm"):
         shutil.copytree(_STORED_RUNS / verb, tmp_path / verb)

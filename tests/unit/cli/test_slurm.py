@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.launch.local import launcher as local
+from scalescope.studies import running
 from scalescope.studies.study import Report
 from tests.simulated.launcher import CostModel, FakeLauncher
 
@@ -122,7 +122,7 @@ def test_a_file_asks_for_a_job_and_flags_win(run: Run) -> None:
 
 
 def test_a_file_that_asks_for_a_job_also_runs_here(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "LocalLauncher", lambda: FakeLauncher(CostModel()))  # without torch
+    monkeypatch.setattr(running, "LocalLauncher", lambda: FakeLauncher(CostModel()))  # without torch
     ended = run("train", _written(), "--launcher=local", "--dry-run")
     assert (ended.code, ended.err) == (0, "")
     assert "#SBATCH" not in ended.out

@@ -5,7 +5,7 @@ import json
 
 from scalescope.experiment.expand import expand
 from scalescope.experiment.machine import Gpu, Machine, PrecisionSupport
-from scalescope.experiment.machines.emulation import emulation_text, precisions_text
+from scalescope.experiment.machines.emulation import emulation_notes, emulation_text, precisions_text
 from scalescope.experiment.machines.nodes import combined_machine, differences
 from scalescope.results.provenance import describe_environment, environment_id
 from tests.builders.requests import ask, with_gpus
@@ -146,7 +146,7 @@ def test_not_native_or_much_slower_is_emulated() -> None:
 
 
 def notes(machine: Machine, **texts: str) -> list[str]:
-    return [note for note in expand(ask(**texts), machine).notes if "No GPU found" not in note]
+    return list(emulation_notes(expand(ask(**texts), machine).trials, machine))
 
 
 def test_an_emulated_precision_runs_with_a_note() -> None:

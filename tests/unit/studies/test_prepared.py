@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ def bare(machine: Machine) -> Machine:
 
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_one_scale_is_parsed_once_and_planned_once(
-    planned: list[Host], monkeypatch: pytest.MonkeyPatch, dry_run: bool
+    planned: list[Host], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dry_run: bool
 ) -> None:
     parsed: list[Any] = []
     build = requests.build_experiment
@@ -65,6 +66,7 @@ def test_one_scale_is_parsed_once_and_planned_once(
     monkeypatch.setattr(
         "scalescope.studies.running._launcher_for", lambda prepared, context: SeenBefore(bare(TWO_CORES))
     )
+    monkeypatch.chdir(tmp_path)
     asked = ask("scale", world_size=[1, 2], batch_size=16, repeats=2, dry_run=dry_run)
     run_here(prepare(ScaleStudy(), asked), None, RecordingWatcher())
     assert (len(parsed), len(planned)) == (1, 1)

@@ -54,6 +54,7 @@ def counted(model: nn.Module, batch: int = 64, room: int | None = None, **change
         "global_batch_size": None,
         "data": "synthetic",
         "world_size": 1,
+        "device": "cpu",
         "purpose": "compare",
         **changes,
     }
@@ -122,7 +123,7 @@ def test_gradients_in_buckets_stay(strategy: str, changes: dict[str, bool], stay
     defaults = {
         setting.name: setting.default_for("cpu") for setting in settings_of(card("strategies", strategy))
     }
-    settings = {"strategy": strategy, **defaults, **changes}
+    settings = {"strategy": strategy, "device": "cpu", **defaults, **changes}
     assert keeps_gradients(Trial(settings=settings)) is stay
     if changes.get("gradient_as_bucket_view") and strategy == "ddp":
         sizes = counted(nn.Sequential(Block()), batch=4096, **settings)
