@@ -185,7 +185,7 @@ def fits(finished: Finished) -> None:
     ] == []
 
 
-def test_dictionaries_from_scaling_to_advice_report_comparison_and_list(user: User) -> None:
+def test_dictionaries_from_scaling_to_advice_report_comparison_list_and_removal(user: User) -> None:
     scaled = user.run("scale", "--workload=dictionaries.py:build", "--world-size=1,2", "--repeats=2", *_SHORT)
     fits(scaled)
     first = user.newest()
@@ -202,7 +202,14 @@ def test_dictionaries_from_scaling_to_advice_report_comparison_and_list(user: Us
     fits(compared)
     listed = user.run("list")
     assert all(len(line) <= _COLUMNS for line in listed.stdout.splitlines())
-    assert all(path.name in listed.stdout for path in (first, user.newest()))
+    second = user.newest()
+    assert all(path.name in listed.stdout for path in (first, second))
+
+    refused = user.run("rm", str(second), codes=(2,))
+    assert "--yes" in refused.stderr
+    assert second.is_dir()
+    user.run("rm", str(second), "--yes")
+    assert not second.exists()
 
 
 def test_triples_stopped_by_a_budget_are_resumed_from_another_folder(user: User) -> None:
@@ -226,12 +233,3 @@ def test_triples_stopped_by_a_budget_are_resumed_from_another_folder(user: User)
     user.run("resume", str(folder), f"--budget={duration(120)}", f"--repeats={wanted}", folder=user.home)
     assert len(records_of(folder)) > len(launches)
     assert json.loads((folder / "run.json").read_text())["end"]["why"] == "finished"
-
-
-def test_runs_are_removed_only_where_that_is_said(user: User) -> None:
-    folder = user.newest()
-    refused = user.run("rm", str(folder), codes=(2,))
-    assert folder.is_dir()
-    assert "--yes" in refused.stderr
-    user.run("rm", str(folder), "--yes")
-    assert not folder.exists()
