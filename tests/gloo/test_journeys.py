@@ -9,6 +9,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,9 +153,16 @@ def _becoming_somebody() -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def user(tmp_path_factory: pytest.TempPathFactory) -> User:
-    """Somebody with a project of two models, one of which imports a file beside it."""
-    home = tmp_path_factory.mktemp("home")
+def user() -> Iterator[User]:
+    """Somebody with a project of two models, one of which imports a file beside it.
+
+    Not in pytest's folder: every pytest that starts takes the rights of others from that.
+    """
+    with tempfile.TemporaryDirectory(prefix="scalescope-home-") as home:
+        yield _with_project(Path(home))
+
+
+def _with_project(home: Path) -> User:
     somebody = User(home, _becoming_somebody())
     somebody.project.mkdir()
     (somebody.project / "helpers.py").write_text("WIDTH = 6\n")
@@ -162,9 +171,6 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> User:
     if somebody.becoming == _AS_NOBODY:
         for path in (home, somebody.project):
             os.chown(path, _NOBODY, _NOBODY)
-        for parent in home.parents:  # pytest makes its folders for their owner alone
-            if parent.name.startswith(("pytest-", "popen-")):
-                parent.chmod(0o755)
     return somebody
 
 

@@ -129,7 +129,7 @@ _HANGS = {
 def test_a_stalled_rank_is_named_and_stacks_are_written(begin: Begin, fault: str) -> None:
     reason, rank, step = _HANGS[fault]
     launch = begin(fault)
-    outcome = launch.run(stall_timeout=_STALL_S, warmup_timeout=_STALL_S, init_timeout=2.0)
+    outcome = launch.run(stall_timeout=_STALL_S, warmup_timeout=_STALL_S, init_timeout=5.0)
     assert (outcome.status, outcome.rank, outcome.step) == ("hang", rank, step)
     assert outcome.reason is not None and outcome.reason.startswith(reason)
     for number in range(_RANKS):
