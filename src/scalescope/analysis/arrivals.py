@@ -5,9 +5,10 @@ shortest. What another rank's exchange lasts longer is waiting. No clocks are co
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+from scalescope.analysis.statistics import exponential
 from scalescope.results.result import Result
 from scalescope.results.traces.summary import TraceSummary
 
@@ -25,6 +26,7 @@ class RecordedLaunch:
     copy_s: float
     idle_s: Mapping[str, float]  # by cause
     rank_compute_s: tuple[float, ...]
+    round: Hashable = None  # launches made next to each other; None where they are made one by one
 
     @property
     def transfer_s(self) -> float | None:
@@ -32,24 +34,31 @@ class RecordedLaunch:
         return None if self.waiting_s is None else self.exposed_s - self.waiting_s
 
 
-def recorded_launch(result: Result) -> RecordedLaunch | None:
-    """The summaries of all ranks read together; None where a rank has none."""
+def recorded_launch(
+    result: Result, round_: Hashable = None, round_effect: float = 0.0
+) -> RecordedLaunch | None:
+    """The summaries of all ranks read together, without what the round adds to the logarithm of the speed;
+    None where a rank has none."""
     summaries = [TraceSummary.from_record(record.samples, record.counters) for record in result.ranks]
     known = [summary for summary in summaries if summary is not None]
     if not known or len(known) < len(summaries):
         return None
 
-    def mean(part: str) -> float:
-        return statistics.fmean(statistics.fmean(summary.parts[part]) for summary in known)
+    factor = exponential(round_effect)
 
+    def mean(part: str) -> float:
+        return factor * statistics.fmean(statistics.fmean(summary.parts[part]) for summary in known)
+
+    waiting_s = _waiting_s(known)
     return RecordedLaunch(
         step_s=mean("step_s"),
         compute_s=mean("compute_s"),
         exposed_s=mean("exposed_s"),
-        waiting_s=_waiting_s(known),
+        waiting_s=None if waiting_s is None else factor * waiting_s,
         copy_s=mean("copy_s"),
         idle_s={part: mean(part) for part in IDLE_PARTS},
-        rank_compute_s=tuple(statistics.fmean(summary.parts["compute_s"]) for summary in known),
+        rank_compute_s=tuple(factor * statistics.fmean(summary.parts["compute_s"]) for summary in known),
+        round=round_,
     )
 
 

@@ -1,18 +1,22 @@
 """A configuration: all launches of one trial together, with intervals and reasons for doubt."""
 
+import dataclasses
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scalescope.analysis.arrivals import RecordedLaunch, recorded_launch
 from scalescope.analysis.epochs import Epoch, over_launches
 from scalescope.analysis.launches import LaunchSummary, summarise
+from scalescope.analysis.rounds import ALONE, Cell, Round, comparable, round_effects, rounds_of
 from scalescope.analysis.stability import changed_ranks
 from scalescope.analysis.statistics import (
     Estimate,
+    Sample,
     coefficient_of_variation,
+    exponential,
     mean_of_logs,
     slope,
 )
@@ -22,7 +26,7 @@ from scalescope.experiment.recordings import records_arrivals, timed_training_of
 from scalescope.experiment.trial import Trial
 from scalescope.quantities import percent
 from scalescope.results.other_load import OtherLoad
-from scalescope.results.result import Result, undisturbed
+from scalescope.results.result import Result, results_by_trial, undisturbed
 
 SAMPLES, STEPS, TOKENS = "samples", "steps", "tokens"
 _UNSTABLE_CV = 0.03
@@ -39,13 +43,13 @@ class Configuration:
     trial: Trial
     launches: tuple[LaunchSummary, ...]
     device: str
-    left_out: int = 0  # launches that other load disturbed, where there are others
+    left_out: int = 0  # launches whose load was another one than that of what they are compared with
     loads: tuple[OtherLoad, ...] = ()  # of all launches, those left out included
     recorded: tuple[RecordedLaunch, ...] = ()  # the same job in launches of their own, under a profiler
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether the estimate is made of launches that other load disturbed, as there are no others."""
+        """Whether the estimate is made of launches that other load disturbed."""
         return any(launch.is_disturbed for launch in self.launches)
 
     @property
@@ -59,24 +63,46 @@ class Configuration:
         return all(launch.samples is not None for launch in self.launches)
 
     @property
-    def log_rates(self) -> list[float]:
-        """Of samples per second; of steps where samples are unknown."""
+    def log_rates(self) -> Sample:
+        """Of samples per second; of steps where samples are unknown. What their rounds added is taken out."""
         if not self.knows_samples:
             return self.log_step_rates
-        return [launch.log_rate for launch in self.launches]
+        return self._sample([launch.log_rate - launch.round_effect for launch in self.launches])
 
     @property
-    def log_step_rates(self) -> list[float]:
-        return [launch.log_step_rate for launch in self.launches]
+    def log_step_rates(self) -> Sample:
+        return self._sample([launch.log_step_rate - launch.round_effect for launch in self.launches])
 
     @property
-    def mean_steps_s(self) -> list[float]:
-        return [launch.mean_step_s for launch in self.launches]
+    def mean_steps_s(self) -> Sample:
+        """Of each launch; what its round added is taken out."""
+        return self.log_step_rates.map(lambda log_rate: exponential(-log_rate))
+
+    @property
+    def rank_means_s(self) -> list[tuple[float, ...]]:
+        """Of each rank in each launch; what its round added is taken out."""
+        return [
+            tuple(mean_s * exponential(launch.round_effect) for mean_s in launch.rank_means_s)
+            for launch in self.launches
+        ]
+
+    def _sample(self, values: Sequence[float]) -> Sample:
+        return Sample(tuple(values), tuple(launch.round for launch in self.launches))
 
     @property
     def speed(self) -> Estimate:
-        """`unit` per second."""
-        return mean_of_logs(self.log_rates)
+        """`unit` per second: as compared with others, with an interval that holds how rounds differ."""
+        return self._as_it_was(self.log_rates)
+
+    def _as_it_was(self, logs: Sample) -> Estimate:
+        """The mean of logarithms, with the interval of what was measured, the rounds' effects included."""
+        effects = [launch.round_effect for launch in self.launches]
+        measured = mean_of_logs([log + effect for log, effect in zip(logs, effects, strict=True)])
+        mean = exponential(math.fsum(logs) / len(logs))
+        if measured.low is None or measured.high is None:
+            return Estimate(mean)
+        factor = mean / measured.value
+        return Estimate(mean, measured.low * factor, measured.high * factor)
 
     @property
     def unit(self) -> str:
@@ -124,7 +150,9 @@ class Configuration:
     @property
     def step_time_s(self) -> Estimate:
         """Mean step time with its interval; from logs, as the throughput is."""
-        return mean_of_logs([math.log(mean_s) for mean_s in self.mean_steps_s])
+        rate = self._as_it_was(self.log_step_rates)
+        low, high = (None if end is None else 1.0 / end for end in (rate.high, rate.low))
+        return Estimate(1.0 / rate.value, low, high)
 
     @property
     def median_step_s(self) -> float:
@@ -172,7 +200,7 @@ class Configuration:
     def instabilities(self) -> list[str]:
         """Why this result is uncertain; empty where there is no reason for doubt."""
         reasons = []
-        spread = coefficient_of_variation([math.exp(rate) for rate in self.log_rates])
+        spread = coefficient_of_variation([exponential(launch.log_rate) for launch in self.launches])
         if spread is not None and spread > _UNSTABLE_CV:
             limit = percent(_UNSTABLE_CV)
             reasons.append(f"launches differ by {spread * 100:.1f} % (CV; above {limit} is noisy)")
@@ -258,11 +286,11 @@ class Configuration:
         times = [launch.started_s for launch in self.launches]
         if max(times) - min(times) < _DRIFT_SPAN_S:
             return False
-        trend = slope(times, self.log_rates)
+        trend = slope(times, [launch.log_step_rate for launch in self.launches])
         return trend is not None and trend.low is not None and trend.low * (trend.high or 0.0) > 0.0
 
 
-def comparable_log_rates(left: Configuration, right: Configuration) -> tuple[list[float], list[float]]:
+def comparable_log_rates(left: Configuration, right: Configuration) -> tuple[Sample, Sample]:
     """The logarithms of the speeds of two configurations: of samples, or of steps where one of them does not
     know its samples, or counts something else."""
     if left.unit == right.unit:
@@ -272,24 +300,69 @@ def comparable_log_rates(left: Configuration, right: Configuration) -> tuple[lis
 
 def configurations(results: Iterable[Result]) -> tuple[Configuration, ...]:
     """Group the results that are ok by trial, in the order in which trials first appear."""
-    grouped: dict[str, list[Result]] = {}
-    recorded: dict[str, list[Result]] = {}
-    for result in results:
-        if result.status == "ok" and result.trial.is_training:
-            grouped.setdefault(result.trial_id, []).append(result)
-        elif result.status == "ok" and records_arrivals(result.trial):
-            recorded.setdefault(timed_training_of(result.trial).trial_id, []).append(result)
-    return tuple(_configuration(members, recorded.get(trial_id, [])) for trial_id, members in grouped.items())
+    finished = [result for result in results if result.status == "ok"]
+    timed = [result for result in finished if result.trial.is_training]
+    recordings = [result for result in finished if records_arrivals(result.trial)]
+    placed = dict(zip(map(id, [*timed, *recordings]), rounds_of([*timed, *recordings]), strict=True))
+    summaries = {id(result): summarise(result, placed[id(result)]) for result in timed}
+    counted = _counted(timed, summaries)
+    effects = round_effects(
+        {
+            (launch.round, result.trial_id): launch.log_step_rate
+            for result in timed
+            if id(result) in counted and (launch := summaries[id(result)]).round is not None
+        }
+    )
+    recorded: dict[str, list[RecordedLaunch]] = {}
+    for result in undisturbed(recordings):
+        round_ = placed[id(result)]
+        seen = recorded_launch(result, round_, effects.get(round_, 0.0))
+        if seen is not None:
+            recorded.setdefault(timed_training_of(result.trial).trial_id, []).append(seen)
+    return tuple(
+        _configuration(members, counted, summaries, effects, recorded.get(trial_id, ()))
+        for trial_id, members in results_by_trial(timed).items()
+    )
 
 
-def _configuration(members: list[Result], recordings: list[Result]) -> Configuration:
-    counted = undisturbed(members)
-    recorded = map(recorded_launch, undisturbed(recordings))
+def _counted(timed: Sequence[Result], summaries: Mapping[int, LaunchSummary]) -> set[int]:
+    """The launches that are compared within their rounds."""
+    in_rounds = [result for result in timed if summaries[id(result)].round is not None]
+    cells = [
+        Cell(
+            configuration=result.trial_id,
+            round=summaries[id(result)].round,
+            load=result.other_load,
+            threads=result.trial.world_size * result.trial.threads_per_rank,
+            is_ablation=result.trial.is_ablation,
+        )
+        for result in in_rounds
+    ]
+    return {id(result) for result, counts in zip(in_rounds, comparable(cells), strict=True) if counts}
+
+
+def _configuration(
+    members: list[Result],
+    counted: Collection[int],
+    summaries: Mapping[int, LaunchSummary],
+    effects: Mapping[Round, float],
+    recorded: Iterable[RecordedLaunch],
+) -> Configuration:
+    """One configuration by its launches that count; by those that nothing disturbed where it stands alone."""
+    compared = [member for member in members if id(member) in counted]
+    launches = [
+        dataclasses.replace(launch, round_effect=effects[launch.round])
+        for launch in (summaries[id(member)] for member in compared)
+    ] or [
+        launch if launch.round is None else dataclasses.replace(launch, round=(ALONE, id(member)))
+        for member in undisturbed(members)
+        for launch in (summaries[id(member)],)
+    ]
     return Configuration(
         trial=members[0].trial,
-        launches=tuple(summarise(member) for member in counted),
+        launches=tuple(launches),
         device=members[0].ranks[0].device,
-        left_out=len(members) - len(counted),
+        left_out=len(members) - len(launches),
         loads=tuple(member.other_load for member in members),
-        recorded=tuple(launch for launch in recorded if launch is not None),
+        recorded=tuple(recorded),
     )

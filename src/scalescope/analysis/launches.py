@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -47,6 +48,8 @@ class LaunchSummary:
     )
     clock_change: float | None = None  # of the GPU that changed most, from the start of the window to its end
     hosts: tuple[str, ...] = ()  # of each rank
+    round: Hashable = None  # launches made next to each other; None where they are made one by one
+    round_effect: float = 0.0  # what its round adds to the logarithm of its speed
 
     @property
     def samples_per_s(self) -> float | None:
@@ -69,7 +72,7 @@ class LaunchSummary:
         return self.window_s / len(self.step_times_s)
 
 
-def summarise(result: Result) -> LaunchSummary:
+def summarise(result: Result, round_: Hashable = None) -> LaunchSummary:
     """Combine the ranks: a step takes as long as its slowest rank."""
     trial = result.trial
     per_rank = [record.samples["step_time_s"] for record in result.ranks]
@@ -98,6 +101,7 @@ def summarise(result: Result) -> LaunchSummary:
         hook_s=_hook_s(result),
         clock_change=_clock_change(result),
         soak_reached=_soak_reached(result),
+        round=round_,
     )
 
 

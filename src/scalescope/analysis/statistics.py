@@ -1,14 +1,17 @@
 """Launch-level statistics: the launch is the unit, never the step.
 
-Sources: Student's t and Welch's unequal-variance interval as in any textbook; the incomplete beta function by
-its continued fraction (Lentz's method).
+Launches of two configurations that were made in the same rounds are compared round by round; others by
+Welch's test. Sources: Student's t and Welch's unequal-variance interval as in any textbook; the incomplete
+beta function by its continued fraction (Lentz's method).
 """
 
 import functools
 import math
+import operator
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 _LARGEST_LOG = 700.0
 
@@ -29,6 +32,54 @@ class Estimate:
     def bounds(self) -> list[float | None] | None:
         """Both ends of the interval, as files have them; None without one."""
         return [self.low, self.high] if self.has_interval else None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample(Sequence[float]):
+    """A figure of several launches, each with the round that it was made in; None is no round."""
+
+    values: tuple[float, ...]
+    rounds: tuple[Hashable, ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @overload
+    def __getitem__(self, index: int) -> float: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[float]: ...
+    def __getitem__(self, index: int | slice) -> float | Sequence[float]:
+        return self.values[index]
+
+    def map(self, change: Callable[[float], float]) -> "Sample":
+        return Sample(tuple(map(change, self.values)), self.rounds)
+
+    @property
+    def by_round(self) -> dict[Hashable, float]:
+        return {
+            round_: value
+            for round_, value in zip(self.rounds, self.values, strict=True)
+            if round_ is not None
+        }
+
+
+def common_rounds(samples: Sequence[Sequence[float]]) -> list[tuple[float, ...]] | None:
+    """The values of each round that all samples have; None where a sample has no rounds."""
+    by_round = [sample.by_round if isinstance(sample, Sample) else {} for sample in samples]
+    if not all(by_round):
+        return None
+    first, *others = by_round
+    return [
+        (value, *(other[round_] for other in others))
+        for round_, value in first.items()
+        if all(round_ in other for other in others)
+    ]
+
+
+def are_comparable(left: Sequence[float], right: Sequence[float]) -> bool:
+    """Whether two samples may be held against each other: they share a round, or one has none."""
+    common = common_rounds((left, right))
+    return common is None or bool(common)
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
@@ -56,7 +107,7 @@ def mean_of_logs(logs: Sequence[float]) -> Estimate:
 
 
 def ratio_of_logs(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
-    """exp(difference of the means of logs) with Welch's interval."""
+    """exp(difference of the means of logs) with its interval."""
     contrast = contrast_of(numerator, denominator)
     if contrast is None:
         return Estimate(exponential(difference_of_means(numerator, denominator).value))
@@ -71,11 +122,8 @@ def ratio_of_contrast(contrast: "Contrast", probability: float) -> Estimate:
 
 
 def difference_of_means(left: Sequence[float], right: Sequence[float]) -> Estimate:
-    """mean(left) − mean(right) with Welch's interval."""
-    contrast = contrast_of(left, right)
-    if contrast is None:
-        return Estimate(math.fsum(left) / len(left) - math.fsum(right) / len(right))
-    return contrast.interval(0.975)
+    """mean(left) − mean(right) with its interval."""
+    return sum_of_means(left, negative(right))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,15 +150,25 @@ class Contrast:
 def contrast_of(
     left: Sequence[float], right: Sequence[float], *, extra: tuple[float, float] = (0.0, 1.0)
 ) -> Contrast | None:
-    """Welch's contrast of two means; None where a side has a single value.
+    """The contrast of two means, by their common rounds or else by Welch; None where there is a single value.
 
     `extra` is a variance that both sides' values do not show, and its degrees of freedom.
     """
-    if len(left) < 2 or len(right) < 2:
+    parts = _variances((left, negative(right)))
+    if parts is None:
         return None
-    parts = [(_standard_error(side) ** 2, len(side) - 1.0) for side in (left, right)]
     difference = math.fsum(left) / len(left) - math.fsum(right) / len(right)
     return contrast_of_parts(difference, [*parts, extra])
+
+
+def _variances(samples: Sequence[Sequence[float]]) -> list[tuple[float, float]] | None:
+    """The variance of the sum of means, in parts with their degrees of freedom; None where it is unknown."""
+    rounds = common_rounds(samples)
+    if rounds is not None:
+        samples = [[math.fsum(values) for values in rounds]]
+    if any(len(sample) < 2 for sample in samples):
+        return None
+    return [(_standard_error(sample) ** 2, len(sample) - 1.0) for sample in samples]
 
 
 def contrast_of_parts(difference: float, parts: Iterable[tuple[float, float]]) -> Contrast:
@@ -123,19 +181,17 @@ def contrast_of_parts(difference: float, parts: Iterable[tuple[float, float]]) -
 
 
 def sum_of_means(*samples: Sequence[float]) -> Estimate:
-    """The sum of the means of independent samples, with the interval of Welch and Satterthwaite.
+    """The sum of the means of samples: by their common rounds, or else by Welch and Satterthwaite.
 
     Samples with a minus sign make a difference: `negative` gives them.
     """
     value = math.fsum(math.fsum(sample) / len(sample) for sample in samples)
-    if any(len(sample) < 2 for sample in samples):
-        return Estimate(value)
-    parts = [(_standard_error(sample) ** 2, len(sample) - 1.0) for sample in samples]
-    return contrast_of_parts(value, parts).interval(0.975)
+    parts = _variances(samples)
+    return Estimate(value) if parts is None else contrast_of_parts(value, parts).interval(0.975)
 
 
-def negative(values: Sequence[float]) -> list[float]:
-    return [-value for value in values]
+def negative(values: Sequence[float]) -> Sequence[float]:
+    return values.map(operator.neg) if isinstance(values, Sample) else [-value for value in values]
 
 
 def mean_with_interval(values: Sequence[float]) -> Estimate:

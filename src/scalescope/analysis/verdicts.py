@@ -1,9 +1,9 @@
 """Verdicts: whether one configuration is faster than another, no different, or what would decide it.
 
-The unit is the launch; y = ln(samples ÷ window). A difference is claimed where Welch's test survives Holm's
-correction over all comparisons of a run. "No difference" is a claim as well: two one-sided tests at 5 %
-(Schuirmann 1987), with Bonferroni's correction. It holds where the 1 − 0.1/m interval of the ratio lies
-within ± the threshold. Everything else is inconclusive.
+The unit is the launch; y = ln(samples ÷ window). A difference is claimed where its test, by rounds or of two
+runs Welch's, survives Holm's correction over all comparisons of a run. "No difference" is a claim as well:
+two one-sided tests at 5 % (Schuirmann 1987), with Bonferroni's correction. It holds where the 1 − 0.1/m
+interval of the ratio lies within ± the threshold. Everything else is inconclusive.
 """
 
 import bisect
@@ -17,6 +17,7 @@ from scalescope.analysis.run_spread import RunSpread
 from scalescope.analysis.statistics import (
     Contrast,
     Estimate,
+    common_rounds,
     contrast_of,
     contrast_of_parts,
     ratio_of_contrast,
@@ -57,9 +58,6 @@ class Judgement:
     p_value: float | None
     smallest_detectable: float | None  # see `smallest_effect`
     verdict: Verdict
-    half_width: (
-        float | None
-    )  # of ln(speedup), at the level where the difference is claimed whatever others are
     remedy: Remedy | None = None  # of what is inconclusive
 
 
@@ -81,7 +79,7 @@ def judge_all(
 
 def comparisons_of(pairs: Sequence[Pair]) -> int:
     """How many comparisons are tested: what has a single launch costs the others nothing."""
-    return max(1, sum(min(map(len, pair)) > 1 for pair in pairs))
+    return max(1, sum(contrast_of(*pair) is not None for pair in pairs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +107,6 @@ class Comparing:
         claimed = size > self.claim_half_width(contrast) and abs(math.expm1(size)) > LEAST_EFFECT
         return claimed or self.is_equivalent(contrast)
 
-    @property
-    def decisive_half_width(self) -> float:
-        """A claim's half width that decides whatever the difference is.
-
-        One beyond it is claimed; one below it, with its interval, is within the threshold.
-        """
-        return math.log1p(self.threshold) / 2.0
-
 
 def _judgement(
     pair: Pair,
@@ -132,7 +122,6 @@ def _judgement(
             p_value=None,
             smallest_detectable=None,
             verdict=INCONCLUSIVE,
-            half_width=None,
             remedy=Remedy(launches=LAUNCHES_FOR_A_CLAIM),
         )
     verdict = _verdict(contrast, claimed, comparing)
@@ -141,7 +130,6 @@ def _judgement(
         p_value=p,
         smallest_detectable=smallest_effect(*pair, spread),
         verdict=verdict,
-        half_width=comparing.claim_half_width(contrast),
         remedy=_remedy(pair, contrast, comparing, spread) if verdict == INCONCLUSIVE else None,
     )
 
@@ -155,9 +143,12 @@ def _verdict(contrast: Contrast, claimed: bool, comparing: Comparing) -> Verdict
 def _remedy(pair: Pair, contrast: Contrast, comparing: Comparing, spread: RunSpread) -> Remedy:
     """How many launches would decide, if the difference and the noise stay what they are."""
 
+    common = common_rounds(pair)
+
     def with_launches(between: RunSpread) -> Callable[[int], bool]:
         def decides(launches: int) -> bool:
-            parts = [(statistics.variance(side) / launches, launches - 1.0) for side in pair]
+            sides = pair if common is None else [[left - right for left, right in common]]
+            parts = [(statistics.variance(side) / launches, launches - 1.0) for side in sides]
             return comparing.is_decided(
                 contrast_of_parts(contrast.difference, [*parts, between.of_a_difference])
             )
@@ -210,12 +201,12 @@ def holm(p_values: Sequence[float | None]) -> list[bool]:
 def smallest_effect(
     left: Sequence[float], right: Sequence[float], spread: RunSpread = NO_SPREAD
 ) -> float | None:
-    """(t.975 + t.8)·s·√(2/k): the relative difference that four of five such comparisons would find."""
-    if len(left) < 2 or len(right) < 2:
+    """(t.975 + t.8) standard errors: the relative difference that four of five such comparisons find."""
+    contrast = contrast_of(left, right)
+    if contrast is None:
         return None
-    freedom = len(left) + len(right) - 2
-    variance = (statistics.variance(left) + statistics.variance(right)) / 2.0
-    count = 2.0 / (1.0 / len(left) + 1.0 / len(right))
-    deviation = math.sqrt(variance * 2.0 / count + spread.of_a_difference[0])
+    common = common_rounds((left, right))
+    freedom = len(left) + len(right) - 2 if common is None else len(common) - 1
+    deviation = math.sqrt(contrast.variance + spread.of_a_difference[0])
     half = (t_quantile(0.975, freedom) + t_quantile(0.8, freedom)) * deviation
     return math.expm1(half)

@@ -65,11 +65,28 @@ class OtherLoad:
         return self.is_stolen_from or (self.uses_cores and (wait is None or wait >= _WAITED))
 
     @property
+    def slows_gpus(self) -> bool:
+        """Whether heat or the power supply held GPUs back."""
+        clock = self.gpu_clock_share
+        return (self.gpu_slowed or 0.0) >= _SLOWED or (clock is not None and clock < _CLOCK_FELL)
+
+    @property
     def disturbs(self) -> bool:
         """Whether a launch under this load does not show what the machine does by itself."""
-        clock = self.gpu_clock_share
-        clock_fell = clock is not None and clock < _CLOCK_FELL
-        return self.delays_ranks or self.uses_gpus or (self.gpu_slowed or 0.0) >= _SLOWED or clock_fell
+        return self.delays_ranks or self.uses_gpus or self.slows_gpus
+
+    def demand_of_others(self, threads: int) -> float:
+        """Cores that others would use if so many threads of ours left them any.
+
+        Where all cores are busy they are shared in proportion: others that want d of C cores beside n threads
+        get d·C/(d + n).
+        """
+        used, stolen = self.other_cores or 0.0, self.stolen_cores or 0.0
+        cores = max(1.0, (self.cores or 1) - stolen)
+        if used + threads <= cores:
+            return used + stolen
+        left = max(cores - used, 0.25 * cores)  # more than three others of ours each are not told apart
+        return max(used, used * threads / left) + stolen
 
     def to_json(self) -> dict[str, Any]:
         """What is known, as plain values."""

@@ -1,9 +1,10 @@
 """Campaign: runs a plan's launches in their order, stores each at once, resumes, and keeps to the budget."""
 
 import dataclasses
+import random
 import signal
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,7 @@ KEPT = ("ok", "oom", "invalid")
 _MARGIN, _LEAST_ROOM_S = 1.25, 5.0  # of a budget, for what takes longer than expected
 _MOST_FOR_A_REPEAT = 0.1  # of the time that a search has left
 DISTURBED_IN_A_ROW = 3  # repeats that are disturbed too: the load stays
+_FIRST_REPEAT = 1000  # the number of launches that repeat others: no plan has so many rounds
 
 
 def run_campaign(
@@ -157,6 +159,24 @@ class _Campaign:
         budget = self.plan.experiment.measuring.budget
         return None if budget is None else self.started + budget
 
+    @property
+    def usual_end(self) -> float | None:
+        """When no further round is begun, where nobody said how long a run may take; None where somebody did,
+        or other commands make launches too."""
+        limits = self.plan.experiment.measuring
+        if limits.budget is not None or self.plan.usual_s is None or self.plan.is_shared:
+            return None
+        return self.started + self.plan.usual_s
+
+    def _answers_need_its_time(
+        self, launch: Launch, missing: Sequence[Launch], durations: LaunchDurations
+    ) -> bool:
+        """Whether an explanation would take time from what was asked for."""
+        end = self.usual_end if self.deadline is None else self.deadline
+        answers = [other for other in missing if not other.explains]
+        needed_s = sum(durations.expected(other.trial) for other in (launch, *answers))
+        return end is not None and time.monotonic() + needed_s > end
+
     def _deadline_of(self, launch: Launch) -> float | None:
         """When a launch is ended: as the budget is, or by its own limit before that."""
         if launch.at_most_s is None:
@@ -181,7 +201,7 @@ class _Campaign:
         self.watcher.began(planned, before.of_status(*KEPT), self.budget())
         is_further = plan is not self.plan  # a part that the study decided on
         total = None if is_further or plan.continues else len(ordered)
-        end = None
+        missing: list[Launch] = []  # for want of time
         for index, (order, launch) in enumerate(ordered):
             trial = launch.trial
             if launch.key in finished:
@@ -190,10 +210,12 @@ class _Campaign:
             if failures[trial.trial_id] >= TRIES_BEFORE_GIVING_UP or unexplained:
                 given_up[trial.label] += 1
                 continue
-            missing = [launch for _, launch in ordered[index:] if launch.key not in finished]
-            end = self._over_budget(durations, missing)
-            if end is not None:
-                self.notes.append(budget_note(end, total, self.folder.path))
+            following = [launch for _, launch in ordered[index:] if launch.key not in finished]
+            if launch.explains and self._answers_need_its_time(launch, following, durations):
+                missing.append(launch)
+                continue
+            if self._is_over_budget(launch, durations):
+                missing += following
                 break
             result, bad_input = self._launch(launch, order)
             durations.add(result)
@@ -201,43 +223,60 @@ class _Campaign:
             failures[trial.trial_id] += TRIES_BEFORE_GIVING_UP if bad_input else failure_weight(result)
             refusals.add(result, bad_input)
             if result.stopped_by == "budget" and not self._was_cut_short(launch):
-                end = self._ended_by_budget(durations, missing)
-                self.notes.append(budget_note(end, total, self.folder.path))
+                missing += following
                 break
             if is_further or plan.ends_part(ordered, index):
                 self._show_interim()
         refusals.decide()
+        end = self._ended_by_budget(durations, missing) if missing else None
+        if end is not None:
+            self.notes.append(budget_note(end, total, self.folder.path))
         if end is None and plan.experiment.measuring.repeat_disturbed and not plan.only_next:
             self._repeat_disturbed(ordered, durations)
         self.notes += [f"Gave up on {label}: {n} more launches not run." for label, n in given_up.items()]
         return end
 
     def _repeat_disturbed(self, ordered: Sequence[tuple[int, Launch]], durations: LaunchDurations) -> None:
-        """Launch again what other load disturbed, as often as launches were asked for, while time is left.
+        """Launch again what other load disturbed, with what it is compared with next to it, in a round of its
+        own; as often as rounds were asked for, while time is left.
 
         A load that stays is not waited for: the run would take twice as long, and show the same.
         """
-        allowed, waiting = _allowed_repeats(ordered, self._stored())
+        waiting = _disturbed_blocks(ordered, self._stored())
         if waiting:
-            repeats = [(launch.trial, launch.number) for _, launch in waiting]
+            repeats = [(launch.trial, launch.number) for block in waiting for _, launch in block]
             self.watcher.began(repeats, (), self.budget())
-        while waiting and self._disturbed_in_a_row < DISTURBED_IN_A_ROW:
-            order, launch = waiting.popleft()
-            trial_id = launch.trial.trial_id
-            if allowed[trial_id] <= 0:
-                continue
-            if self._over_budget(durations, [launch]) is not None or self._is_costly(launch, durations):
+        for block in waiting:
+            launches = self._renumbered(block)
+            if self._disturbed_in_a_row >= DISTURBED_IN_A_ROW or self._has_no_time_for(launches, durations):
                 break
-            allowed[trial_id] -= 1
-            result, _ = self._launch(launch, order)
-            durations.add(result)
-            self.watcher.ended(result)
+            disturbed = False
+            for order, launch in launches:
+                result, _ = self._launch(launch, order)
+                durations.add(result)
+                self.watcher.ended(result)
+                disturbed |= result.is_disturbed
+                if result.stopped_by == "budget":  # the disturbed launches count, and nothing is missing
+                    return
             self._show_interim()
-            if result.stopped_by == "budget":  # the disturbed launch counts, and nothing is missing
-                break
-            self._disturbed_in_a_row = self._disturbed_in_a_row + 1 if result.is_disturbed else 0
-            if result.is_disturbed:
-                waiting.append((order, launch))
+            self._disturbed_in_a_row = self._disturbed_in_a_row + 1 if disturbed else 0
+
+    def _renumbered(self, block: Sequence[tuple[int, Launch]]) -> list[tuple[int, Launch]]:
+        """The launches of a block as a round of their own, in a random order; a search's as they are."""
+        if any(launch.stage is not None for _, launch in block):
+            return list(block)
+        made = [result.launch + 1 for result in self._stored().results]
+        number = max(_FIRST_REPEAT, *made)
+        mixed = [(order, dataclasses.replace(launch, number=number)) for order, launch in block]
+        random.Random(f"{self.plan.experiment.measuring.order_seed}/{number}").shuffle(mixed)
+        return mixed
+
+    def _has_no_time_for(self, launches: Sequence[tuple[int, Launch]], durations: LaunchDurations) -> bool:
+        expected_s = sum(durations.expected(launch.trial) for _, launch in launches)
+        if any(self._is_costly(launch, durations) for _, launch in launches):
+            return True
+        ends = [end for end in (self.deadline, self.usual_end) if end is not None]
+        return bool(ends) and time.monotonic() + expected_s > min(ends)
 
     def _is_costly(self, launch: Launch, durations: LaunchDurations) -> bool:
         """Whether repeating a launch of a search would take much of what it has left."""
@@ -275,13 +314,14 @@ class _Campaign:
             ordered.sort(key=lambda numbered: numbered[1].trial.trial_id in troubled)
         return ordered
 
-    def _over_budget(self, durations: LaunchDurations, missing: Sequence[Launch]) -> RunEnd | None:
-        """That the budget has no room for the first of the missing launches; None where it has."""
+    def _is_over_budget(self, launch: Launch, durations: LaunchDurations) -> bool:
+        """Whether there is no time for a launch."""
         # A launch with a limit was chosen by a study that knows what the budget has room for.
-        expected_s = 0.0 if missing[0].at_most_s is not None else durations.expected(missing[0].trial)
-        if self.deadline is None or time.monotonic() + expected_s <= self.deadline:
-            return None
-        return self._ended_by_budget(durations, missing)
+        expected_s = 0.0 if launch.at_most_s is not None else durations.expected(launch.trial)
+        end = self.deadline
+        if end is None and launch.number > 0:  # the first round is always complete
+            end = self.usual_end
+        return end is not None and time.monotonic() + expected_s > end
 
     def _ended_by_budget(self, durations: LaunchDurations, missing: Sequence[Launch]) -> RunEnd:
         if not all(durations.knows(launch.trial) for launch in missing):
@@ -291,7 +331,7 @@ class _Campaign:
         return RunEnd(
             why="budget",
             missing=len(missing),
-            budget_s=self.plan.experiment.measuring.budget,
+            budget_s=self.plan.experiment.measuring.budget or self.plan.usual_s,
             next_launch_s=seconds[0],
             rest_s=sum(seconds),
             start_s=self.start_s,
@@ -356,19 +396,18 @@ class _Campaign:
         return result, outcome.bad_input
 
 
-def _allowed_repeats(
-    ordered: Sequence[tuple[int, Launch]], stored: Run
-) -> tuple[Counter[str], deque[tuple[int, Launch]]]:
-    """How often each trial may be repeated, and the launches that other load disturbed."""
+def _disturbed_blocks(ordered: Sequence[tuple[int, Launch]], stored: Run) -> list[list[tuple[int, Launch]]]:
+    """What other load disturbed, round by round, with what was asked for of the same block."""
     disturbed = {result.key for result in stored.results if result.is_disturbed}
-    waiting = deque(
-        (order, launch)
-        for order, launch in ordered
-        if launch.key in disturbed and launch.trial.benchmark_card.measures_time
-    )
-    allowed = Counter(launch.trial.trial_id for _, launch in ordered)
-    allowed.subtract(Counter(result.trial_id for result in stored.replaced))
-    return allowed, waiting
+    blocks: dict[tuple[int, str], list[tuple[int, Launch]]] = {}
+    for order, launch in ordered:
+        if launch.trial.benchmark_card.measures_time:
+            blocks.setdefault((launch.number, launch.block), []).append((order, launch))
+    return [
+        [(order, launch) for order, launch in block if not launch.explains or launch.key in disturbed]
+        for block in blocks.values()
+        if any(launch.key in disturbed for _, launch in block)
+    ]
 
 
 class _Refusals:

@@ -1,11 +1,13 @@
 """Plan: all launches of a run, in their order."""
 
+import dataclasses
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.same_job import SPREAD, job_key, strategy_settings
 from scalescope.experiment.trial import Trial
 from scalescope.report.section import Section
 from scalescope.results.result import Stage
@@ -20,6 +22,9 @@ class Launch:
     stage: Stage | None = None  # of a search
     at_most_s: float | None = None  # it is ended then, so that others can still be made
     label: str | None = None  # what it is for, in words: "trying precision bf16"
+    # Launches of one number and one block are held against each other: they are made next to each other.
+    block: str = ""
+    explains: bool = False  # what other launches answer
 
     @property
     def key(self) -> tuple[str, int]:
@@ -44,6 +49,8 @@ class Plan:
     only: tuple[int, ...] | None = None  # the launch numbers to make, where several commands share a run
     only_next: bool = False  # the study's next launch, where several commands make them in turn
     budget_since: str | None = None  # launches that started before do not count against the budget
+    # Without a budget: when no further round is begun; the first one is always complete.
+    usual_s: float | None = None
     started_s: float | None = None  # on the monotonic clock: when the budget began; None: with the campaign
     environment: str | None = None  # id of the machine that began the run, where another of its kind goes on
 
@@ -56,18 +63,24 @@ class Plan:
 
         Rounds keep the comparison fair when the machine changes over time, and balanced when a budget
         ends the run early. What was asked for comes first in each, so that a budget costs explanations
-        before it costs answers.
+        before it costs answers; what is compared with each other is launched next to each other.
         """
         if self.chosen is not None:
             return list(self.chosen)
+        launches = [
+            Launch(
+                trial,
+                block=job_key(trial, ignoring=SPREAD | strategy_settings()),
+                explains=bool(self.first) and trial.trial_id not in self.first,
+            )
+            for trial in self.trials
+        ]
         ordered: list[Launch] = []
         for number in range(1 if self.continues else self.experiment.measuring.repeats):
-            round_of_trials = sorted(self.trials, key=lambda trial: trial.trial_id)
-            random.Random(f"{self.experiment.measuring.order_seed}/{number}").shuffle(round_of_trials)
-            round_of_trials.sort(key=lambda trial: trial.trial_id not in self.first)
-            ordered.extend(Launch(trial, number) for trial in round_of_trials)
+            chance = random.Random(f"{self.experiment.measuring.order_seed}/{number}")
+            ordered.extend(dataclasses.replace(launch, number=number) for launch in _mixed(launches, chance))
             if number == 0:
-                ordered.extend(Launch(trial, number) for trial in self.once)
+                ordered.extend(Launch(trial, number, explains=True) for trial in self.once)
         return ordered
 
     def launches_to_make(self) -> list[tuple[int, Launch]]:
@@ -84,8 +97,7 @@ class Plan:
         if index + 1 == len(ordered):
             return True
         (_, launch), (_, following) = ordered[index : index + 2]
-        both_asked = (launch.trial.trial_id in self.first) == (following.trial.trial_id in self.first)
-        return launch.number != following.number or not both_asked
+        return launch.number != following.number or launch.explains != following.explains
 
     @property
     def is_shared(self) -> bool:
@@ -96,3 +108,11 @@ class Plan:
     def is_last(self) -> bool:
         """Whether all launches have been made once those of this command are."""
         return self.only is None or self.experiment.measuring.repeats - 1 in self.only
+
+
+def _mixed(launches: Sequence[Launch], chance: random.Random) -> list[Launch]:
+    """A random order of blocks, and of the launches in each; answers before explanations."""
+    by_id = sorted(launches, key=lambda launch: launch.trial.trial_id)
+    chance.shuffle(by_id)
+    blocks = list(dict.fromkeys(launch.block for launch in by_id))
+    return sorted(by_id, key=lambda launch: (launch.explains, blocks.index(launch.block)))

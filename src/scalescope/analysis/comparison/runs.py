@@ -22,6 +22,7 @@ from scalescope.analysis.verdicts import (
     comparisons_of,
     judge_all,
 )
+from scalescope.analysis.verdicts import Pair as LogRates
 from scalescope.catalog.cards import all_settings
 from scalescope.experiment.same_job import LENGTH, job_key
 from scalescope.experiment.trial import Trial
@@ -41,7 +42,6 @@ class ComparedConfig:
     p_value: float | None
     smallest_detectable: float | None  # see `smallest_effect`
     verdict: Verdict
-    half_width: float | None  # of ln(speedup), at the level where a difference is claimed
     remedy: Remedy | None  # of what is inconclusive
     comparing: Comparing
 
@@ -217,10 +217,16 @@ def _place(pair: Pair) -> tuple[int, int, str]:
 
 
 def judged_pairs(
-    pairs: Sequence[Pair], threshold: float, spread: RunSpread = NO_SPREAD
+    pairs: Sequence[Pair], threshold: float, spread: RunSpread | None = None
 ) -> tuple[ComparedConfig, ...]:
-    """All verdicts; the more configurations, the more sure each claim must be."""
-    rates = [comparable_log_rates(after, before) for before, after in pairs]
+    """All verdicts; the more configurations, the more sure each claim must be.
+
+    `spread` is by how much two runs differ of themselves; None where both sides are of one run.
+    """
+    rates: list[LogRates] = [comparable_log_rates(after, before) for before, after in pairs]
+    if spread is not None:  # launches of two runs were not made next to each other
+        rates = [(list(after), list(before)) for after, before in rates]
+    spread = spread or NO_SPREAD
     comparing = Comparing(threshold, comparisons_of(rates))
     return tuple(
         _judged(pair, judgement, comparing)
@@ -237,7 +243,6 @@ def _judged(pair: Pair, judgement: Judgement, comparing: Comparing) -> ComparedC
         p_value=judgement.p_value,
         smallest_detectable=judgement.smallest_detectable,
         verdict=judgement.verdict,
-        half_width=judgement.half_width,
         remedy=judgement.remedy,
         comparing=comparing,
     )

@@ -50,7 +50,7 @@ def waterfall_of_parts(
     full: Configuration,
     plain: Configuration,
     parts: Sequence[Part],
-    alone_s: list[float],
+    alone_s: Sequence[float],
     cost: CommunicationCost | None,
 ) -> Waterfall:
     """The parts as a waterfall, with what is known of communication beside them."""
@@ -83,7 +83,7 @@ class _Chain:
             self.cost = communication_cost(self._fed, silent)
 
     @property
-    def alone_s(self) -> list[float]:
+    def alone_s(self) -> Sequence[float]:
         """Steps of one rank with as many samples as one of N has."""
         return (self._share_as_fed or self._plain).mean_steps_s
 
@@ -101,7 +101,7 @@ class _Chain:
             parts.append(Part(name=INPUT, time_s=self._input(), reason=missing))
         return parts
 
-    def _between_ranks(self, wrapped: list[float] | None) -> list[Part]:
+    def _between_ranks(self, wrapped: Sequence[float] | None) -> list[Part]:
         """What several ranks lose to each other. A slow rank is separated by several launches, random skew by
         a record of who waits for whom."""
         cost = self.cost
@@ -149,7 +149,7 @@ def parts_after_contention(cost: CommunicationCost) -> list[Part]:
     return [*parts, Part(name=COMMUNICATION, time_s=cost.communication_s, includes=unseparated)]
 
 
-def _steps(configuration: Configuration | None) -> list[float] | None:
+def _steps(configuration: Configuration | None) -> Sequence[float] | None:
     return None if configuration is None else configuration.mean_steps_s
 
 
@@ -160,7 +160,7 @@ def _difference(left: Sequence[float] | None, right: Sequence[float] | None) -> 
 def smaller_batch_cost(full: Configuration, plain: Configuration, share: Configuration) -> Estimate:
     """What a rank's share of the batch takes alone, beyond its share of the time of the whole batch."""
     part = ideal_step_s(full, plain) / typical_step_s(plain.mean_steps_s)
-    return difference_between(share.mean_steps_s, [step * part for step in plain.mean_steps_s])
+    return difference_between(share.mean_steps_s, plain.mean_steps_s.map(lambda step_s: step_s * part))
 
 
 def difference_between(left: Sequence[float], right: Sequence[float]) -> Estimate:

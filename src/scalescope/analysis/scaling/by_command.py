@@ -29,7 +29,7 @@ from scalescope.analysis.scaling.waterfall import (
     Part,
     Waterfall,
 )
-from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.statistics import Estimate, Sample
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.experiment.ablations import (
     at_per_rank_batch,
@@ -68,10 +68,10 @@ class _OneRank:
     as_fed: Configuration | None
     part: float
 
-    def steps_s(self, configuration: Configuration | None) -> list[float] | None:
+    def steps_s(self, configuration: Configuration | None) -> Sample | None:
         if configuration is None:
             return None
-        return [step * self.part for step in configuration.mean_steps_s]
+        return configuration.mean_steps_s.map(lambda step_s: step_s * self.part)
 
 
 class _CommandChain:
@@ -106,7 +106,7 @@ class _CommandChain:
         )
 
     @property
-    def alone_s(self) -> list[float]:
+    def alone_s(self) -> Sample:
         """Steps of one rank, or the part of them that one of N would take."""
         return self._one_rank.steps_s(self._one_rank.as_fed) or self._plain.mean_steps_s
 

@@ -30,7 +30,7 @@ from scalescope.analysis.scaling.waterfall import (
     ideal_step_s,
     typical_step_s,
 )
-from scalescope.analysis.statistics import mean_with_interval, moved, negative, sum_of_means
+from scalescope.analysis.statistics import Sample, mean_with_interval, moved, negative, sum_of_means
 from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline, with_preloaded_input
 
 _IDLE = {"idle_host_s": IDLE_HOST, "idle_data_s": IDLE_INPUT, "idle_queued_s": IDLE_QUEUED}
@@ -77,7 +77,7 @@ def _between_ranks(many: Sequence[RecordedLaunch], alone: Sequence[RecordedLaunc
     """What recorded steps of N ranks have more of than those of one."""
 
     def more(name: str, part: Callable[[RecordedLaunch], float]) -> Part:
-        time_s = sum_of_means([part(launch) for launch in many], negative([part(launch) for launch in alone]))
+        time_s = sum_of_means(_sample(many, part), negative(_sample(alone, part)))
         return Part(name=name, time_s=time_s)
 
     waits = [launch.waiting_s for launch in many if launch.waiting_s is not None]
@@ -96,6 +96,10 @@ def _between_ranks(many: Sequence[RecordedLaunch], alone: Sequence[RecordedLaunc
     return [part for part in parts if part.time_s is None or part.time_s.value != 0.0]
 
 
+def _sample(launches: Sequence[RecordedLaunch], part: Callable[[RecordedLaunch], float]) -> Sample:
+    return Sample(tuple(map(part, launches)), tuple(launch.round for launch in launches))
+
+
 def _idle_s(cause: str, launch: RecordedLaunch) -> float:
     return launch.idle_s[cause]
 
@@ -109,15 +113,15 @@ def waterfall_of_pipeline(full: Configuration, plain: Configuration, parts_per_s
     if not full.recorded or not plain.recorded:
         return None
     ranks = full.trial.world_size
-    mean = [launch.compute_s for launch in full.recorded]
-    most = [max(launch.rank_compute_s) for launch in full.recorded]
-    alone = [launch.compute_s / ranks for launch in plain.recorded]
+    mean = _sample(full.recorded, lambda launch: launch.compute_s)
+    most = _sample(full.recorded, lambda launch: max(launch.rank_compute_s))
+    alone = _sample(plain.recorded, lambda launch: launch.compute_s / ranks)
     bubble_share = (ranks - 1) / parts_per_step
-    paced = [(1.0 + bubble_share) * slowest for slowest in most]
+    paced = most.map(lambda slowest: (1.0 + bubble_share) * slowest)
     rest = sum_of_means(
         full.mean_steps_s,
         negative(paced),
-        negative([step / ranks for step in plain.mean_steps_s]),
+        negative(plain.mean_steps_s.map(lambda step_s: step_s / ranks)),
         alone,
     )
     parts = [

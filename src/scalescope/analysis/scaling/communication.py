@@ -14,20 +14,23 @@ A delay that queued transfers hide costs nothing: where it is more than all of t
 Without a record, random skew cannot be separated from communication, which then includes it.
 """
 
+import operator
 import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from scalescope.analysis.arrivals import RecordedLaunch
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.culprit import Straggler, delays_s, find_culprit, typical_of
 from scalescope.analysis.scaling.waterfall import CommunicationSplit, typical_step_s
-from scalescope.analysis.statistics import Estimate, mean_with_interval, moved, negative, sum_of_means
+from scalescope.analysis.statistics import Estimate, Sample, mean_with_interval, moved, negative, sum_of_means
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommunicationCost:
     """Seconds per step; None is unknown."""
 
-    typical_s: tuple[float, ...]  # a typical rank without communication, in each launch
+    typical_s: Sample  # a typical rank without communication, in each launch
     straggler: Straggler | None
     delay_s: Estimate | None  # of the slow rank
     random_skew_s: Estimate | None
@@ -38,32 +41,30 @@ class CommunicationCost:
 
 def communication_cost(full: Configuration, without_comm: Configuration) -> CommunicationCost:
     """What is lost between ranks, from normal training and the same ranks without communication."""
-    rank_means = [launch.rank_means_s for launch in without_comm.launches]
-    typical = [typical_of(means) for means in rank_means]
+    silent = without_comm.mean_steps_s  # of which only the rounds matter here
+    rank_means = without_comm.rank_means_s
+    typical = Sample(tuple(typical_of(means) for means in rank_means), silent.rounds)
     lost_s = typical_step_s(full.mean_steps_s) - typical_step_s(typical)  # what the terms add up to
     delays = delays_s(rank_means)
-    waits = [launch.waiting_s for launch in full.recorded if launch.waiting_s is not None]
+    waits = _of_recorded(full, lambda launch: launch.waiting_s)
     delay = None if delays is None else mean_with_interval(delays)
     delay_s = 0.0 if delay is None else delay.value
+    late_s = Sample(tuple(delays or [0.0] * len(typical)), silent.rounds)
     if not waits:
-        behind = [usual + late for usual, late in zip(typical, delays or [0.0] * len(typical), strict=True)]
-        rest = sum_of_means(full.mean_steps_s, negative(behind))
+        rest = sum_of_means(full.mean_steps_s, negative(_sum(typical, late_s)))
         skew, communication = None, moved(rest, lost_s - delay_s)
     else:
-        means = [statistics.fmean(of_ranks) for of_ranks in rank_means]
-        unequal = [mean - usual for mean, usual in zip(means, typical, strict=True)]
+        means = Sample(tuple(statistics.fmean(of_ranks) for of_ranks in rank_means), silent.rounds)
+        unequal = _sum(means, negative(typical))
         to_peers = sum_of_means(waits, unequal)
-        skew = to_peers
-        if delays is not None:
-            beyond = [spread - late for spread, late in zip(unequal, delays, strict=True)]
-            skew = sum_of_means(waits, beyond)
+        skew = to_peers if delays is None else sum_of_means(waits, _sum(unequal, negative(late_s)))
         if skew.high is not None and skew.high < 0.0:
             delay, skew = to_peers, Estimate(0.0, 0.0, 0.0)
         rest = sum_of_means(full.mean_steps_s, negative(means), negative(waits))
         communication = moved(rest, lost_s - to_peers.value)
     hooks = [launch.hook_s for launch in without_comm.launches if launch.hook_s is not None]
     return CommunicationCost(
-        typical_s=tuple(typical),
+        typical_s=typical,
         straggler=find_culprit(rank_means),
         delay_s=delay,
         random_skew_s=skew,
@@ -73,9 +74,21 @@ def communication_cost(full: Configuration, without_comm: Configuration) -> Comm
     )
 
 
+def _sum(left: Sequence[float], right: Sequence[float]) -> Sample:
+    """Launch by launch, of two figures of the same launches."""
+    assert isinstance(left, Sample)
+    return Sample(tuple(map(operator.add, left, right)), left.rounds)
+
+
+def _of_recorded(full: Configuration, part: Callable[[RecordedLaunch], float | None]) -> Sample:
+    """A figure of the recorded launches that have it."""
+    known = [(value, launch.round) for launch in full.recorded if (value := part(launch)) is not None]
+    return Sample(tuple(value for value, _ in known), tuple(round_ for _, round_ in known))
+
+
 def _split(full: Configuration, communication: Estimate) -> CommunicationSplit | None:
     """Exposed communication by the trace; what communication costs beyond it is compute that it slowed."""
-    exposed = [launch.transfer_s for launch in full.recorded if launch.transfer_s is not None]
+    exposed = _of_recorded(full, lambda launch: launch.transfer_s)
     if not exposed:
         return None
     exposed_s = mean_with_interval(exposed)

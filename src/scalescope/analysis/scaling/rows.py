@@ -9,7 +9,7 @@ from scalescope.analysis.scaling.by_command import AGREES
 from scalescope.analysis.scaling.communication import communication_cost
 from scalescope.analysis.scaling.measured_waterfall import waterfall_of
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, Waterfall, scaled
-from scalescope.analysis.statistics import Estimate, ratio_of_logs
+from scalescope.analysis.statistics import Estimate, are_comparable, ratio_of_logs
 from scalescope.experiment.ablations import at_per_rank_batch, with_preloaded_input, without_communication
 from scalescope.experiment.same_job import BATCH, SPREAD, job_key, strategy_settings
 from scalescope.experiment.trial import Trial
@@ -107,7 +107,9 @@ def scaling_rows(configurations: Iterable[Configuration]) -> tuple[ScalingRow, .
         if _why_not_comparable(same_kind) is not None:
             continue
         for configuration in same_kind:
-            if not _is_wrapped_single(configuration, same_kind):
+            if not _is_wrapped_single(configuration, same_kind) and not _has_other_load(
+                configuration, same_kind
+            ):
                 rows.append(_row(configuration, same_kind, asked, known))
     places = {id(configuration): number for number, configuration in enumerate(measured)}
     rows.sort(key=lambda row: places[id(row.configuration)])  # among equals, what was measured first
@@ -134,28 +136,34 @@ def _kinds(measured: Iterable[Configuration]) -> list[list[Configuration]]:
 
 UNKNOWN_SAMPLES: Final = "unknown samples"
 OTHER_SAMPLES: Final = "other samples"  # neither as many per rank on all world sizes, nor in total
-NotComparable = Literal["unknown samples", "other samples"]
+OTHER_LOAD: Final = "other load"  # in every round than during the launch it would be held against
+NotComparable = Literal["unknown samples", "other samples", "other load"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotCompared:
-    """A command on several numbers of ranks whose speeds say nothing about scaling."""
+    """A job on several numbers of ranks whose speeds say nothing about scaling."""
 
     reason: NotComparable
     members: tuple[Configuration, ...]  # by number of ranks
 
 
 def not_compared(configurations: Iterable[Configuration]) -> tuple[NotCompared, ...]:
-    """The commands of which there are no rows, and why."""
-    kinds = _kinds(_measured(list(configurations)))
-    reasons = [(_why_not_comparable(same_kind), same_kind) for same_kind in kinds]
-    return tuple(
-        NotCompared(
-            reason=reason, members=tuple(sorted(same_kind, key=lambda member: member.trial.world_size))
-        )
-        for reason, same_kind in reasons
-        if reason is not None
-    )
+    """The jobs of which there are no rows, or not all, and why."""
+    found = []
+    for same_kind in _kinds(_measured(list(configurations))):
+        reason = _why_not_comparable(same_kind)
+        left_out = same_kind if reason else [c for c in same_kind if _has_other_load(c, same_kind)]
+        if left_out:
+            members = tuple(sorted(left_out, key=lambda member: member.trial.world_size))
+            found.append(NotCompared(reason=reason or OTHER_LOAD, members=members))
+    return tuple(found)
+
+
+def _has_other_load(configuration: Configuration, same_kind: list[Configuration]) -> bool:
+    """Whether no launch was made under the same load as one of the baseline in the same round."""
+    baseline = _baseline(configuration.trial, same_kind)
+    return configuration is not baseline and not are_comparable(configuration.log_rates, baseline.log_rates)
 
 
 def _why_not_comparable(same_kind: Sequence[Configuration]) -> NotComparable | None:

@@ -1,7 +1,7 @@
 """Measures two configurations in turns, so that what differs from run to run differs for both alike.
 
 The first is that of a stored run. The second is that of another run, or the first with settings changed.
-Rounds go on until the noise allows a verdict whatever the difference is, or the budget is spent.
+Rounds go on until the budget is spent or there are twenty: what they show never decides whether more follow.
 """
 
 import dataclasses
@@ -14,7 +14,6 @@ from pathlib import Path
 from scalescope.analysis.comparison.environments import differences, other_hardware
 from scalescope.analysis.comparison.pairing import nearest_pairs
 from scalescope.analysis.comparison.runs import (
-    ComparedConfig,
     RunComparison,
     full_configurations,
     judged_pairs,
@@ -45,8 +44,7 @@ from scalescope.studies.study import NextLaunches
 from scalescope.studies.watcher import CampaignWatcher
 from scalescope.version import __version__
 
-_LEAST_ROUNDS = 5
-_MOST_ROUNDS = 60
+_MOST_ROUNDS = 20  # more of them hardly narrow an interval
 _VERBS = ("train", "scale", "run")  # others number or choose their launches in a way of their own
 _SHOWN = 3  # differences of the environment in a sentence
 TrialPair = tuple[Trial, Trial]  # old, new
@@ -219,7 +217,7 @@ def _made_note(run: Run) -> str:
 
 
 class Turns(NextLaunches):
-    """Rounds of one launch of every trial, in a random order; how many depends on their noise alone."""
+    """Rounds of one launch of every trial, both sides of a pair next to each other in a random order."""
 
     def __init__(self, pairs: Sequence[TrialPair], threshold: float, seed: int) -> None:
         self._pairs = pairs
@@ -244,34 +242,27 @@ class Turns(NextLaunches):
         )
 
     def next_launches(self, run: Run, remaining_s: float | None) -> tuple[Launch, ...]:
-        """One more round, of all pairs at first and then of those that the noise still hides."""
+        """One more round."""
         failed = {result.trial_id for result in run.results if result.status != "ok"}
-        made = max((result.launch + 1 for result in run.results), default=0)
-        pairs = [pair for pair in self._pairs if not failed & {trial.trial_id for trial in pair}]
-        if made >= _LEAST_ROUNDS:
-            noisy = {_ids(config) for config in self.comparison(run).judged if is_still_noisy(config)}
-            pairs = [pair for pair in pairs if tuple(trial.trial_id for trial in pair) in noisy]
-        if made >= _MOST_ROUNDS or not pairs:
+        made = len({result.launch for result in run.results})
+        number = max((result.launch + 1 for result in run.results), default=0)
+        if made >= _MOST_ROUNDS:
             return ()
-        trials = list({trial.trial_id: trial for pair in pairs for trial in pair}.values())
-        random.Random(f"{self._seed}/{made}").shuffle(trials)
-        return tuple(Launch(trial, made) for trial in trials)
+        chance = random.Random(f"{self._seed}/{number}")
+        sides = [pair for pair in self._pairs if not failed & {trial.trial_id for trial in pair}]
+        launches = [
+            Launch(trial, number, block=str(index))
+            for index, pair in enumerate(chance.sample(sides, len(sides)))
+            for trial in chance.sample(pair, 2)
+        ]
+        return tuple({launch.key: launch for launch in launches}.values())
 
     def spent_note(self, comparison: RunComparison) -> tuple[str, ...]:
-        """That time ended it before the noise allowed a verdict."""
-        left = sum(is_still_noisy(config) for config in comparison.with_verdict("inconclusive"))
+        """That time ended it before launches decided."""
+        left = len(comparison.with_verdict("inconclusive"))
         if not left:
             return ()
-        return (f"Measuring ended with {counted(left, 'configuration')} still too noisy; see --budget.",)
-
-
-def is_still_noisy(config: ComparedConfig) -> bool:
-    """Whether a round more of both sides is worth it; by the noise alone, not by the difference."""
-    return config.half_width is None or config.half_width > config.comparing.decisive_half_width
-
-
-def _ids(config: ComparedConfig) -> tuple[str, ...]:
-    return config.before.trial.trial_id, config.after.trial.trial_id
+        return (f"Measuring ended with {counted(left, 'configuration')} undecided; see --budget.",)
 
 
 def _check_hardware(runs: Sequence[Run], here: dict[str, object]) -> None:
