@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from scalescope.analysis.arrivals import RecordedLaunch, recorded_launch
 from scalescope.analysis.epochs import Epoch, over_launches
 from scalescope.analysis.launches import LaunchSummary, summarise
-from scalescope.analysis.rounds import ALONE, Cell, Round, comparable, round_effects, rounds_of
+from scalescope.analysis.rounds import Round, cell_of, comparable, round_effects, rounds_of
 from scalescope.analysis.stability import changed_ranks
 from scalescope.analysis.statistics import (
     Estimate,
@@ -45,6 +45,7 @@ class Configuration:
     device: str
     left_out: int = 0  # launches whose load was another one than that of what they are compared with
     loads: tuple[OtherLoad, ...] = ()  # of all launches, those left out included
+    is_comparable: bool = True  # False: no launch had the same load as another of its round
     recorded: tuple[RecordedLaunch, ...] = ()  # the same job in launches of their own, under a profiler
 
     @property
@@ -94,10 +95,13 @@ class Configuration:
         """`unit` per second: as compared with others, with an interval that holds how rounds differ."""
         return self._as_it_was(self.log_rates)
 
+    def as_measured(self, logs: Sample) -> list[float]:
+        """Logarithms of speeds with what their rounds added: launches of another run had other rounds."""
+        return [log + launch.round_effect for log, launch in zip(logs, self.launches, strict=True)]
+
     def _as_it_was(self, logs: Sample) -> Estimate:
-        """The mean of logarithms, with the interval of what was measured, the rounds' effects included."""
-        effects = [launch.round_effect for launch in self.launches]
-        measured = mean_of_logs([log + effect for log, effect in zip(logs, effects, strict=True)])
+        """The mean of logarithms, with the interval of what was measured."""
+        measured = mean_of_logs(self.as_measured(logs))
         mean = exponential(math.fsum(logs) / len(logs))
         if measured.low is None or measured.high is None:
             return Estimate(mean)
@@ -313,6 +317,8 @@ def configurations(results: Iterable[Result]) -> tuple[Configuration, ...]:
             if id(result) in counted and (launch := summaries[id(result)]).round is not None
         }
     )
+    in_round = Counter(launch.round for launch in summaries.values() if launch.round is not None)
+    shared = {round_ for round_, count in in_round.items() if count > 1}
     recorded: dict[str, list[RecordedLaunch]] = {}
     for result in undisturbed(recordings):
         round_ = placed[id(result)]
@@ -320,7 +326,7 @@ def configurations(results: Iterable[Result]) -> tuple[Configuration, ...]:
         if seen is not None:
             recorded.setdefault(timed_training_of(result.trial).trial_id, []).append(seen)
     return tuple(
-        _configuration(members, counted, summaries, effects, recorded.get(trial_id, ()))
+        _configuration(members, counted, summaries, effects, shared, recorded.get(trial_id, ()))
         for trial_id, members in results_by_trial(timed).items()
     )
 
@@ -328,16 +334,7 @@ def configurations(results: Iterable[Result]) -> tuple[Configuration, ...]:
 def _counted(timed: Sequence[Result], summaries: Mapping[int, LaunchSummary]) -> set[int]:
     """The launches that are compared within their rounds."""
     in_rounds = [result for result in timed if summaries[id(result)].round is not None]
-    cells = [
-        Cell(
-            configuration=result.trial_id,
-            round=summaries[id(result)].round,
-            load=result.other_load,
-            threads=result.trial.world_size * result.trial.threads_per_rank,
-            is_ablation=result.trial.is_ablation,
-        )
-        for result in in_rounds
-    ]
+    cells = [cell_of(result, summaries[id(result)].round) for result in in_rounds]
     return {id(result) for result, counts in zip(in_rounds, comparable(cells), strict=True) if counts}
 
 
@@ -346,21 +343,21 @@ def _configuration(
     counted: Collection[int],
     summaries: Mapping[int, LaunchSummary],
     effects: Mapping[Round, float],
+    shared: Collection[Round],
     recorded: Iterable[RecordedLaunch],
 ) -> Configuration:
-    """One configuration by its launches that count; by those that nothing disturbed where it stands alone."""
+    """One configuration by its launches that count; by those that nothing disturbed where it stands alone.
+
+    `shared` are the rounds of several configurations.
+    """
     compared = [member for member in members if id(member) in counted]
-    launches = [
-        dataclasses.replace(launch, round_effect=effects[launch.round])
-        for launch in (summaries[id(member)] for member in compared)
-    ] or [
-        launch if launch.round is None else dataclasses.replace(launch, round=(ALONE, id(member)))
-        for member in undisturbed(members)
-        for launch in (summaries[id(member)],)
-    ]
+    launches = [summaries[id(member)] for member in compared or undisturbed(members)]
     return Configuration(
         trial=members[0].trial,
-        launches=tuple(launches),
+        launches=tuple(
+            dataclasses.replace(launch, round_effect=effects.get(launch.round, 0.0)) for launch in launches
+        ),
+        is_comparable=bool(compared) or not any(summaries[id(member)].round in shared for member in members),
         device=members[0].ranks[0].device,
         left_out=len(members) - len(launches),
         loads=tuple(member.other_load for member in members),

@@ -2,9 +2,9 @@
 
 On a busy machine rounds differ by a factor, launches within a round by a few percent. So every launch is
 described by its configuration and its round (y = round + configuration + rest, on the logarithm), and what a
-round has made faster or slower is taken out of its launches. Within a round, a launch counts where other load
-was alike: next to launches that others did not disturb, or next to launches that they disturbed as much
-(decision 32). Evidence about load decides that, never the speed.
+round has made faster or slower is taken out of its launches. Within a round, launches count where others
+disturbed none of them, or wanted about as many cores during each: the same load may delay two ranks and not
+one, and that belongs to the answer (decision 32). Evidence about load decides, never the speed.
 """
 
 import statistics
@@ -17,9 +17,8 @@ from scalescope.results.other_load import OtherLoad
 from scalescope.results.result import Result
 
 Round = Hashable
-ALONE = "alone"  # the round of a launch that can be held against no other
 _ADJACENT_S = 900.0  # between two launches of a round: longer ago, the machine was another one
-_ENOUGH_QUIET = 3  # rounds without a disturbance, so that the others are not needed
+ENOUGH_QUIET = 3  # rounds without a disturbance, so that the others are not needed
 _ALIKE_CORES, _ALIKE_SHARE = 0.5, 0.35  # by which the load of two launches of a round may differ
 _ITERATIONS, _CONVERGED = 1000, 1e-12
 
@@ -40,13 +39,25 @@ class Cell:
 
     def is_alike(self, other: "Cell") -> bool:
         """Whether others loaded the machine alike during both."""
-        if self.is_quiet or other.is_quiet:
-            return self.is_quiet and other.is_quiet
+        if self.is_quiet and other.is_quiet:
+            return True
         demands = self.load.demand_of_others(self.threads), other.load.demand_of_others(other.threads)
         same_gpus = self.load.gpu_processes == other.load.gpu_processes
         same_clock = self.load.slows_gpus == other.load.slows_gpus
         near = abs(demands[0] - demands[1]) <= max(_ALIKE_CORES, _ALIKE_SHARE * max(demands))
         return near and same_gpus and same_clock
+
+
+def cell_of(result: Result, round_: Round | None) -> Cell:
+    """A launch as it is compared with others."""
+    trial = result.trial
+    return Cell(
+        configuration=result.trial_id,
+        round=round_,
+        load=result.other_load,
+        threads=trial.world_size * trial.threads_per_rank,
+        is_ablation=trial.is_ablation,
+    )
 
 
 def rounds_of(results: Sequence[Result]) -> list[Round | None]:
@@ -82,10 +93,10 @@ def comparable(cells: Sequence[Cell]) -> list[bool]:
 
 def _alike(members: Sequence[int], cells: Sequence[Cell]) -> list[int]:
     """The largest group of launches with alike load; of equally large ones the undisturbed, then the least
-    loaded. A launch that is alone in its round is compared with nothing."""
+    loaded. Where no two are alike, none counts."""
     groups = [[other for other in members if cells[index].is_alike(cells[other])] for index in members]
     best = max(groups, key=lambda group: (len(group), sum(cells[index].is_quiet for index in group)))
-    return best if len(best) > 1 else []
+    return best if len(best) > 1 or len(members) == 1 else []
 
 
 def _suffice(quiet: Collection[int], kept: Collection[int], cells: Sequence[Cell]) -> bool:
@@ -94,14 +105,18 @@ def _suffice(quiet: Collection[int], kept: Collection[int], cells: Sequence[Cell
         Counter(cells[index].configuration for index in some if not cells[index].is_ablation)
         for some in (kept, quiet)
     )
-    return all(quiet_counts[name] >= min(_ENOUGH_QUIET, count) for name, count in counts.items())
+    return all(quiet_counts[name] >= min(ENOUGH_QUIET, count) for name, count in counts.items())
 
 
 def round_effects(values: Mapping[tuple[Round, str], float]) -> dict[Round, float]:
     """What each round adds to the logarithm of the speed of its launches, by least squares: 0 on average.
 
     `values` are by round and configuration. Rounds that no configuration links have an average of their own.
+    A configuration that shares no round with another says nothing about rounds.
     """
+    in_round = Counter(round_ for round_, _ in values)
+    linked = {name for round_, name in values if in_round[round_] > 1}
+    values = {place: value for place, value in values.items() if place[1] in linked}
     rounds: dict[Round, list[tuple[str, float]]] = defaultdict(list)
     configurations: dict[str, list[tuple[Round, float]]] = defaultdict(list)
     for (round_, name), value in values.items():

@@ -64,22 +64,10 @@ class Sample(Sequence[float]):
 
 
 def common_rounds(samples: Sequence[Sequence[float]]) -> list[tuple[float, ...]] | None:
-    """The values of each round that all samples have; None where a sample has no rounds."""
-    by_round = [sample.by_round if isinstance(sample, Sample) else {} for sample in samples]
-    if not all(by_round):
-        return None
-    first, *others = by_round
-    return [
-        (value, *(other[round_] for other in others))
-        for round_, value in first.items()
-        if all(round_ in other for other in others)
-    ]
-
-
-def are_comparable(left: Sequence[float], right: Sequence[float]) -> bool:
-    """Whether two samples may be held against each other: they share a round, or one has none."""
-    common = common_rounds((left, right))
-    return common is None or bool(common)
+    """The values of each round that all samples have; None where there is no such round."""
+    first, *others = [sample.by_round if isinstance(sample, Sample) else {} for sample in samples]
+    rounds = [round_ for round_ in first if all(round_ in other for other in others)]
+    return [(first[round_], *(other[round_] for other in others)) for round_ in rounds] or None
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:

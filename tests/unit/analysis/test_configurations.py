@@ -105,7 +105,8 @@ def test_results_are_grouped_by_trial_in_order_of_appearance() -> None:
     grouped = configurations(results)
     assert [configuration.trial.trial_id for configuration in grouped] == [first.trial_id, second.trial_id]
     assert [len(configuration.launches) for configuration in grouped] == [2, 1]
-    assert grouped[0].mean_steps_s == pytest.approx([0.01, 0.03])
+    assert grouped[0].step_time_s.value == pytest.approx(math.sqrt(0.01 * 0.03))
+    assert grouped[1].step_time_s.value == pytest.approx(2.0 * grouped[0].step_time_s.value)  # as in round 0
 
 
 def test_only_launches_that_are_ok_count() -> None:

@@ -223,9 +223,13 @@ def judged_pairs(
 
     `spread` is by how much two runs differ of themselves; None where both sides are of one run.
     """
-    rates: list[LogRates] = [comparable_log_rates(after, before) for before, after in pairs]
+    samples = [comparable_log_rates(after, before) for before, after in pairs]
+    rates: list[LogRates] = list(samples)
     if spread is not None:  # launches of two runs were not made next to each other
-        rates = [(list(after), list(before)) for after, before in rates]
+        rates = [
+            (after.as_measured(new), before.as_measured(old))
+            for (before, after), (new, old) in zip(pairs, samples, strict=True)
+        ]
     spread = spread or NO_SPREAD
     comparing = Comparing(threshold, comparisons_of(rates))
     return tuple(

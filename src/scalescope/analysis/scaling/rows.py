@@ -9,7 +9,7 @@ from scalescope.analysis.scaling.by_command import AGREES
 from scalescope.analysis.scaling.communication import communication_cost
 from scalescope.analysis.scaling.measured_waterfall import waterfall_of
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, Waterfall, scaled
-from scalescope.analysis.statistics import Estimate, are_comparable, ratio_of_logs
+from scalescope.analysis.statistics import Estimate, ratio_of_logs
 from scalescope.experiment.ablations import at_per_rank_batch, with_preloaded_input, without_communication
 from scalescope.experiment.same_job import BATCH, SPREAD, job_key, strategy_settings
 from scalescope.experiment.trial import Trial
@@ -163,7 +163,8 @@ def not_compared(configurations: Iterable[Configuration]) -> tuple[NotCompared, 
 def _has_other_load(configuration: Configuration, same_kind: list[Configuration]) -> bool:
     """Whether no launch was made under the same load as one of the baseline in the same round."""
     baseline = _baseline(configuration.trial, same_kind)
-    return configuration is not baseline and not are_comparable(configuration.log_rates, baseline.log_rates)
+    both = configuration.is_comparable and baseline.is_comparable
+    return configuration is not baseline and not both
 
 
 def _why_not_comparable(same_kind: Sequence[Configuration]) -> NotComparable | None:

@@ -1,14 +1,16 @@
 """TunedLaunches: what the launches of a search gave, and how sure differences between them are.
 
-Few launches of each combination are made, so their spread is pooled: all combinations with more than one
-launch say together how much launches differ, and a usual spread counts as a few launches more. Early on that
-keeps two launches that agree by chance from proving anything.
+Launches that were made in turns are compared in pairs, those under alike load alone (`rounds.py`). Few are
+made of each combination, so their spread is pooled: all pairs, or else all launches, say together how much
+they differ, and a usual spread counts as a few launches more. Early on that keeps two launches that agree by
+chance from proving anything.
 """
 
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from scalescope.analysis.rounds import ENOUGH_QUIET, Cell
 from scalescope.analysis.statistics import Contrast
 from scalescope.results.result import Stage
 
@@ -18,6 +20,7 @@ BASELINE: Combination = frozenset()
 _USUAL_DEVIATIONS = {"cpu": 0.02, "cuda": 0.01}
 _LOADED_DEVIATION = 0.1  # where other processes use the machine
 _USUAL_FREEDOM = 2.0  # as if so many launches more had shown it
+_NEAR = 6  # launches apart, at most, in a pair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,11 @@ class TunedLaunch:
     refused: bool = False  # its loss differs
     cut_short: bool = False  # ended because its time was over: with more time it may work
     counts: bool = True  # False: other load disturbed it, and there are launches without
+    cell: Cell | None = None  # what others used meanwhile; None is unknown
+
+    def is_alike(self, other: "TunedLaunch") -> bool:
+        """Whether others loaded the machine alike during both."""
+        return self.cell is None or other.cell is None or self.cell.is_alike(other.cell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,10 @@ class TunedLaunches:
     def count(self, levers: Combination) -> int:
         return len(self._rates.get(levers, ()))
 
+    def made(self, levers: Combination) -> int:
+        """Launches that ended well, disturbed or not."""
+        return sum(launch.levers == levers and launch.log_rate is not None for launch in self.launches)
+
     def mean(self, levers: Combination) -> float:
         return statistics.fmean(self._rates[levers])
 
@@ -111,6 +123,13 @@ class TunedLaunches:
         `among` are the launches to compare, where not all count; all of them tell the spread.
         """
         counted = among or self
+        pairs = counted.pairs(levers, base)
+        if pairs:
+            squares, freedom = self._pair_spread()
+            contrast = Contrast(
+                difference=statistics.fmean(pairs), variance=squares / freedom / len(pairs), freedom=freedom
+            )
+            return SpeedDifference(contrast, len(pairs))
         if not counted.count(levers) or not counted.count(base):
             return None
         variance, freedom = self.spread()
@@ -121,6 +140,37 @@ class TunedLaunches:
             freedom=freedom,
         )
         return SpeedDifference(contrast, min(more, less))
+
+    def pairs(self, levers: Combination, base: Combination) -> list[float]:
+        """Differences of launches of both that were made in turns to confirm, under alike load; where enough
+        of them were undisturbed, of these."""
+        sides = [
+            [
+                (place, launch)
+                for place, launch in enumerate(self.launches)
+                if launch.levers == wanted and launch.stage.kind == "confirm" and launch.log_rate is not None
+            ]
+            for wanted in (levers, base)
+        ]
+        pairs = [
+            (left, right)
+            for (place, left), (other, right) in zip(*sides, strict=False)
+            if abs(place - other) <= _NEAR and left.is_alike(right)
+        ]
+        quiet = [pair for pair in pairs if all(side.cell is None or side.cell.is_quiet for side in pair)]
+        if len(quiet) >= min(ENOUGH_QUIET, len(pairs)):
+            pairs = quiet
+        return [(left.log_rate or 0.0) - (right.log_rate or 0.0) for left, right in pairs]
+
+    def _pair_spread(self) -> tuple[float, float]:
+        """The sum of squares of differences of pairs, and its degrees of freedom."""
+        squares, freedom = 2.0 * _USUAL_FREEDOM * self.usual_deviation**2, _USUAL_FREEDOM
+        for levers in self.combinations:
+            differences = self.pairs(levers, BASELINE) if levers else []
+            if len(differences) > 1:
+                squares += (len(differences) - 1) * statistics.variance(differences)
+                freedom += len(differences) - 1
+        return squares, freedom
 
 
 def usual_deviation(device: str, *, loaded: bool = False) -> float:

@@ -88,7 +88,7 @@ def machine_id(environment: Mapping[str, Any]) -> str:
 
 
 def _mean(configuration: Configuration, job: str, run: str) -> RunMean:
-    rates = configuration.log_rates
+    rates = configuration.as_measured(configuration.log_rates)
     variance = statistics.variance(rates) / len(rates)
     return RunMean(job=job, run=run, mean=statistics.fmean(rates), variance=variance)
 

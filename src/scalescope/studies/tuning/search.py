@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from scalescope.analysis.configurations import configurations
+from scalescope.analysis.rounds import cell_of
 from scalescope.analysis.tuning.conclusion import conclude
 from scalescope.analysis.tuning.loss_check import LossCheck
 from scalescope.analysis.tuning.losses import loss_of
@@ -211,6 +212,7 @@ class Search:
                     refused=differs,
                     cut_short=result.stopped_by == "budget",
                     counts=measured is None or id(result) in counted,
+                    cell=cell_of(result, None),
                 )
             )
         disturbed = sum(result.is_disturbed for result in results)
