@@ -148,7 +148,8 @@ def _settings(job: LintedJob) -> Iterator[_Setting]:
 
 
 _GIVEN_TO_LAUNCH = re.compile(
-    r"(?<![\w$-])(?:(?:SINGULARITY|APPTAINER)ENV_)?(?P<name>[A-Z][A-Z0-9_]*)=[\"']?(?P<value>[\w=^-]+(?:,(?!\w+=|ALL\b)[\w=^-]+)*)"
+    r"(?<![\w$-])(?:(?:SINGULARITY|APPTAINER)ENV_)?(?P<name>[A-Z][A-Z0-9_]*)="
+    r"[\"']?(?P<value>[\w=^-]+(?:,(?!\w+=|ALL\b)[\w=^-]+)*)"
 )
 
 
