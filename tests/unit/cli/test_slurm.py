@@ -206,6 +206,41 @@ def test_lint_ends_with_what_it_found(run: Run, tmp_path: Path) -> None:
     assert (ended.code, ended.out) == (0, f"{script}: no mistakes found\n")
 
 
+def test_lint_warns_of_what_may_be_intended_and_ends_well(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    top = "#!/bin/bash\n#SBATCH --cpus-per-task=2\nexport OMP_NUM_THREADS=2 NCCL_P2P_DISABLE=1\n"
+    script.write_text(f"{top}srun ./a\n")
+    ended = run("slurm", "lint", str(script))
+    assert ended.code == 0
+    assert ended.out.startswith(f"{script}:3: warning: NCCL_P2P_DISABLE=1 slows training down")
+    assert ended.out.endswith("no mistakes, 1 warning found\n")
+    script.write_text(f"{top}srun --mpi=pmix ./a\n")
+    ended = run("slurm", "lint", str(script))
+    assert (ended.code, ended.out.endswith("1 mistake, 1 warning found\n")) == (8, True)
+
+
+def test_lint_looks_for_folders_here_and_beside_the_script(run: Run, tmp_path: Path) -> None:
+    beside = tmp_path / "scripts"
+    beside.mkdir()
+    script = beside / "job.sh"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH --cpus-per-task=2 --output=logs/%j.out\nexport OMP_NUM_THREADS=2\nsrun ./a\n"
+    )
+    ended = run("slurm", "lint", str(script))
+    assert (ended.code, "2: --output: there is no folder logs" in ended.out) == (8, True)
+    for folder in (beside / "logs", Path.cwd() / "logs"):
+        folder.mkdir()
+        assert run("slurm", "lint", str(script)).code == 0
+        folder.rmdir()
+
+
+def test_lint_finds_nothing_in_the_script_of_a_dry_run(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text(run("scale", *_JOB, "--gpus-per-node=4", "--time=1h", "--dry-run").out)
+    ended = run("slurm", "lint", str(script))
+    assert (ended.code, ended.out) == (0, f"{script}: no mistakes found\n")
+
+
 def test_lint_sees_dos_line_breaks(run: Run, tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     script.write_bytes(

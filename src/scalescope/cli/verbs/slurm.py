@@ -21,17 +21,25 @@ def command() -> None:
 def lint_script(script: Path) -> None:
     """Find mistakes in a job script and show how to fix them.
 
-    Exit code 8 if there are any. Example:
+    Exit code 8 if there are any; what may be intended is a warning. Run it where you run sbatch. Example:
 
       scalescope slurm lint job.sbatch
     """
     from scalescope.launch.slurm.lint import lint
 
-    mistakes = lint(_text(script))
-    for mistake in mistakes:
-        click.echo(f"{script}:{mistake.line}: {mistake.what}\n    fix: {mistake.fix}")
-    click.echo(f"{script}: {len(mistakes) or 'no'} mistake{'' if len(mistakes) == 1 else 's'} found")
+    found = lint(_text(script), (Path(), script.parent))
+    for mistake in found:
+        kind = "warning: " if mistake.may_be_intended else ""
+        click.echo(f"{script}:{mistake.line}: {kind}{mistake.what}\n    fix: {mistake.fix}")
+    warnings = sum(mistake.may_be_intended for mistake in found)
+    mistakes = len(found) - warnings
+    also = f", {_counted(warnings, 'warning')}" if warnings else ""
+    click.echo(f"{script}: {_counted(mistakes, 'mistake')}{also} found")
     sys.exit(ExitCode.GATE_MISSED if mistakes else ExitCode.OK)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
 def _text(path: Path) -> str:

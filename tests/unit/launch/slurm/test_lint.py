@@ -50,8 +50,8 @@ def test_a_good_script_is_clean() -> None:
         ("port=$((20000 + SLURM_JOB_ID % 12000))", 'export port="${1:-29500}"', 8, "port 29500 is fixed"),
         ("$port", "${MASTER_PORT:-29500}", 10, "port 29500 is fixed"),
         (
-            '--rdzv_endpoint="$head:$port"',
-            "--node_rank=$SLURM_NODEID --master_addr=$head --master_port=$port",
+            '--rdzv_backend=c10d \\\n    --rdzv_endpoint="$head:$port"',
+            "\\\n    --node_rank=$SLURM_NODEID --master_addr=$head --master_port=$port",
             10,
             "it is 0 on every node",
         ),

@@ -175,7 +175,7 @@ export OMP_NUM_THREADS=4
 head=$(scontrol show hostnames ${SLURM_JOB_NODELIST} | sort -h | head -n1)
 args=(
     --nnodes=2   # two
-    --rdzv-endpoint="$head:29292"
+    --rdzv-backend=c10d --rdzv-endpoint="$head:29292"
     --nproc-per-node=8
 )
 CMD=(python -m torch.distributed.run "${args[@]}" train.py)
@@ -286,7 +286,7 @@ def test_words_that_start_nothing_are_no_launchers(line: str) -> None:
         "srun $WRAPPER torchrun",
         "srun bash -lc 'cd /data && exec torchrun'",
         "CMD=torchrun\nsrun $CMD",
-        "CMD='torchrun --nnodes 2'\nCMD+=' -q'\nsrun bash -c \"$CMD\"",
+        "CMD='torchrun --nproc_per_node 2'\nCMD+=' -q'\nsrun bash -c \"$CMD\"",
     ],
 )
 def test_launchers_are_found_behind_other_words(command: str) -> None:

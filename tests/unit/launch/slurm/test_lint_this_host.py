@@ -17,16 +17,23 @@ _BAD = [
     ("export MASTER_ADDR=@\nsrun python train.py", 7),
     ("export MASTER_ADDR=@ MASTER_PORT=$port\nsrun ./train.sh", 7),
     ("MASTER_ADDR=@ srun python train.py", 7),
-    ('export MASTER_ADDR="@"\nsrun torchrun --nnodes=2 --master_addr=$MASTER_ADDR train.py', 7),
+    (
+        'export MASTER_ADDR="@"\n'
+        "srun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=$MASTER_ADDR:$port train.py",
+        7,
+    ),
     ("export MASTER_ADDR=${MASTER_ADDR:-@}\nsrun python train.py", 7),
-    ("srun torchrun --nnodes=2 \\\n  --rdzv_endpoint=@:$port train.py", 8),
-    ("srun torchrun --nnodes=$SLURM_NNODES --rdzv-endpoint @:$port train.py", 7),
-    ("srun torchrun --nnodes=2 --master_addr=@ --master_port=$port train.py", 7),
+    ("srun torchrun --nnodes=2 --rdzv_backend=c10d \\\n  --rdzv_endpoint=@:$port train.py", 8),
+    ("srun torchrun --nnodes=$SLURM_NNODES --rdzv-backend c10d --rdzv-endpoint @:$port train.py", 7),
+    ("srun bash -c 'torchrun --nnodes=2 --node_rank=$SLURM_NODEID --master_addr=@ train.py'", 7),
     ("srun bash -c 'torchrun --nnodes=2 --node_rank=$SLURM_NODEID --master-addr @ train.py'", 7),
     ("srun accelerate launch --num_machines 2 --main_process_ip @ train.py", 7),
-    ("head=@\nsrun torchrun --nnodes=2 --rdzv_endpoint=$head:$port train.py", 7),
-    ("head=@\nat=$head:$port\nsrun torchrun --nnodes=2 --rdzv_endpoint=$at train.py", 7),
-    ("args=(--nnodes=2\n  --rdzv_endpoint=@:$port)\nsrun torchrun ${args[*]} train.py", 8),
+    ("head=@\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=$head:$port train.py", 7),
+    ("head=@\nat=$head:$port\nsrun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=$at train.py", 7),
+    (
+        "args=(--nnodes=2 --rdzv_backend=c10d\n  --rdzv_endpoint=@:$port)\nsrun torchrun ${args[*]} train.py",
+        8,
+    ),
 ]
 
 
@@ -47,10 +54,28 @@ def test_this_host_is_found_and_fixed(script: str, line: int, host: str) -> None
     assert lint(_TOP + first) == []
 
 
-def test_torchrun_does_not_read_the_variable_so_the_fix_hands_it_over() -> None:
-    (mistake,) = lint(_TOP + "export MASTER_ADDR=localhost\nsrun torchrun --nnodes=2 train.py\n")
-    assert mistake.line == 7
-    assert mistake.fix == f"use the first host: {_FIRST}, and torchrun --master_addr=$MASTER_ADDR"
+_NAMES = ["$HOSTNAME", "${HOSTNAME}", "$(hostname)", "`hostname -f`", "$SLURMD_NODENAME"]
+_AT = "torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=@:$port train.py"
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_the_name_of_the_node_is_found_where_each_node_expands_it(name: str) -> None:
+    script = f"{_TOP}export port\nsrun bash -c '\n{_AT}'\n".replace("@", name)
+    (mistake,) = lint(script)
+    assert (mistake.line, "the name of each node" in mistake.what) == (9, True)
+    assert lint(script.replace(name, mistake.fix.removeprefix("use the first host: "))) == []
+    escaped = name.replace("$", "\\$").replace("`", "\\`")
+    assert len(lint(_TOP + f'srun bash -c "{_AT}"\n'.replace("@", escaped))) == 1
+    python = "srun bash -c 'export MASTER_ADDR=@; python train.py'\n".replace("@", name)
+    assert len(lint(_TOP + python)) == 1
+
+
+@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize(
+    "command", [f"srun {_AT}", f'srun bash -c "{_AT}"', "export MASTER_ADDR=@\nsrun python a.py"]
+)
+def test_the_name_of_the_first_node_is_left_alone(command: str, name: str) -> None:
+    assert lint(_TOP + command.replace("@", name) + "\n") == []
 
 
 @pytest.mark.parametrize(("script", "_line"), _BAD)
@@ -76,11 +101,11 @@ def test_on_one_node_this_host_is_right(script: str, _line: int) -> None:
         "# MASTER_ADDR=localhost\nsrun python train.py",
         'echo "MASTER_ADDR=localhost"\nsrun python train.py',
         f"if ((SLURM_NNODES > 1)); then\n  head={_FIRST}\nelse\n  head=localhost\nfi\n"
-        "srun torchrun --nnodes=$SLURM_NNODES --rdzv_endpoint=$head:$port train.py",
+        "srun torchrun --nnodes=$SLURM_NNODES --rdzv_backend=c10d --rdzv_endpoint=$head:$port train.py",
         f"export MASTER_ADDR=127.0.0.1\nif ((SLURM_NNODES > 1)); then\n  export MASTER_ADDR={_FIRST}\nfi\n"
         "srun python train.py",
         f"export MASTER_ADDR=localhost\nhead={_FIRST}\n"
-        "srun torchrun --nnodes=2 --rdzv_endpoint=$head:$port a.py",
+        "srun torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=$head:$port a.py",
     ],
 )
 def test_what_does_not_meet_across_nodes_is_left_alone(script: str) -> None:

@@ -1,8 +1,17 @@
 """Finds mistakes that people copy from job script to job script: each with its line and its fix."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from scalescope.launch.slurm.lint import reading, rendezvous, resources, this_host
+from scalescope.launch.slurm.lint import (
+    environment,
+    output,
+    reading,
+    rendezvous,
+    resources,
+    this_host,
+    torchrun,
+)
 from scalescope.launch.slurm.lint.facts import LintedJob, Mistake, job_of
 from scalescope.launch.slurm.lint.script import read
 
@@ -12,10 +21,12 @@ _RULES: tuple[Callable[[LintedJob], Iterator[Mistake]], ...] = (
     reading.commented_directive,
     rendezvous.node_list_as_address,
     this_host.rendezvous_at_this_host,
+    this_host.rendezvous_at_each_node,
     rendezvous.fixed_port,
     rendezvous.shared_default_port,
     rendezvous.rank_of_the_first_node,
-    rendezvous.one_node_of_several,
+    torchrun.torchrun_on_first_node_only,
+    torchrun.torchrun_without_rendezvous,
     rendezvous.nodes_of_another_number,
     resources.several_launchers,
     resources.pmix,
@@ -24,11 +35,14 @@ _RULES: tuple[Callable[[LintedJob], Iterator[Mistake]], ...] = (
     resources.more_ranks_than_gpus_of_the_job,
     resources.no_cores,
     resources.no_thread_count,
+    environment.loopback_between_nodes,
+    environment.left_from_debugging,
+    output.missing_folder,
 )
 
 
-def lint(script: str) -> list[Mistake]:
-    """All mistakes of a script, in the order of its lines."""
-    job = job_of(read(script.removeprefix("\ufeff").replace("\r\n", "\n")))
+def lint(script: str, folders: tuple[Path, ...] = ()) -> list[Mistake]:
+    """All mistakes of a script, in the order of its lines; relative paths start in one of the folders."""
+    job = job_of(read(script.removeprefix("\ufeff").replace("\r\n", "\n")), folders)
     mistakes = [*reading.refused(script), *(mistake for rule in _RULES for mistake in rule(job))]
     return sorted(dict.fromkeys(mistakes), key=lambda mistake: mistake.line)

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from scalescope.launch.slurm.lint.launches import LaunchCommand, launches
 from scalescope.launch.slurm.lint.script import Directive, JobScript, ScriptLine, variables
@@ -15,6 +16,8 @@ class Mistake:
     line: int
     what: str
     fix: str
+    may_be_intended: bool = False
+    """Then it is a warning, which leaves the exit code as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,8 @@ class LintedJob:
     options: dict[str, str]
     """Of all directives, also those that sbatch does not read: those are reported once, by another rule."""
     variables: dict[str, str]
+    folders: tuple[Path, ...] = ()
+    """Where the script may be submitted, if that is known."""
 
     @property
     def launchers(self) -> list[LaunchCommand]:
@@ -45,14 +50,14 @@ class LintedJob:
         return self.options.get("exclusive") == ""
 
 
-def job_of(script: JobScript) -> LintedJob:
+def job_of(script: JobScript, folders: tuple[Path, ...]) -> LintedJob:
     """Gather what the rules read."""
     directives = sorted(
         script.directives, key=lambda directive: not directive.is_comment
     )  # what is no comment counts
     options = {name: text for directive in directives for name, text in slurm_options(directive.text).items()}
     known = variables(script.lines)
-    return LintedJob(script, tuple(launches(script, known)), options, known)
+    return LintedJob(script, tuple(launches(script, known)), options, known, folders)
 
 
 def number_in(text: str | None) -> int | None:
@@ -60,7 +65,15 @@ def number_in(text: str | None) -> int | None:
     return int(match[0]) if match else None
 
 
-_SHORT = {"n": "ntasks", "N": "nodes", "c": "cpus-per-task", "G": "gpus"}
+_SHORT = {
+    "n": "ntasks",
+    "N": "nodes",
+    "c": "cpus-per-task",
+    "G": "gpus",
+    "o": "output",
+    "e": "error",
+    "D": "chdir",
+}
 _ALIAS = {"tasks-per-node": "ntasks-per-node"}
 _OPTION = re.compile(r"(?:^|\s)(?:--([a-z][a-z-]*)(?:[=\s]\s*([^\s-]\S*))?|-([A-Za-z])\s*=?\s*([^\s-]\S*)?)")
 
@@ -110,3 +123,9 @@ def _divided(tasks: int | None, nodes: int) -> int | None:
 
 def all_lines(job: LintedJob) -> list[Directive | ScriptLine]:
     return [*job.script.directives, *job.script.lines]
+
+
+def line_of(option: str | None, job: LintedJob) -> int:
+    """The last one counts, as for sbatch; a comment only where there is no other."""
+    having = [directive for directive in job.script.directives if option in slurm_options(directive.text)]
+    return max(having, key=lambda directive: (not directive.is_comment, directive.number)).number

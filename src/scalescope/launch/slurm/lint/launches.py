@@ -138,7 +138,7 @@ def launches(script: JobScript, known: dict[str, str]) -> Iterator[LaunchCommand
 
 def _first_launcher(text: str, step: str | None) -> Started | None:
     programs = [program for command in commands(text) if (program := _started(command.words, step))]
-    return next((program for program in programs if program.is_launcher), programs[0] if programs else None)
+    return max(programs, key=lambda program: (program.is_launcher, program.may_be_ranks), default=None)
 
 
 def _started(words: Sequence[str], step: str | None) -> Started | None:

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 
 from scalescope.launch.slurm.lint.facts import LintedJob, Mistake, slurm_options
 from scalescope.launch.slurm.lint.launches import LaunchCommand
+from scalescope.launch.slurm.lint.nodes import FIRST_NODE, PORT_OF_JOB, line_of_nodes, nodes_of_launch
 from scalescope.launch.slurm.lint.script import DOUBLE, SINGLE, ShellCommand, assignments, commands
+from scalescope.launch.slurm.lint.torchrun import numbers_nodes_itself
 
 _NODE_LIST = r"\$\{?SLURM_(?:JOB_|STEP_)?NODELIST\}?"
 ADDRESS = r"(?:--rdzv[-_]endpoint|--master[-_]addr|--main[-_]process[-_]ip|\bMASTER_ADDR)(?:=|\s+)[\"']?"
-FIRST_HOST = 'use the first host: $(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
+FIRST_HOST = f"use the first host: {FIRST_NODE}"
 
 
 def node_list_as_address(job: LintedJob) -> Iterator[Mistake]:
@@ -61,7 +63,7 @@ def _is_kept(match: re.Match[str], job: LintedJob) -> bool:
 
 def _fixed(number: int, match: re.Match[str], name: str | None) -> Mistake:
     other = match["unless"] if (match["unless"] or "1")[0].isalpha() else None
-    fix = f"{name or other or 'export MASTER_PORT'}=$((20000 + SLURM_JOB_ID % 12000))"
+    fix = f"{name or other or 'export MASTER_PORT'}={PORT_OF_JOB}"
     return Mistake(
         number,
         f"port {match['port']} is fixed: two jobs on the same node would use it",
@@ -133,44 +135,38 @@ def _repeated(script: list[ShellCommand]) -> list[bool]:
     return repeated[::-1]
 
 
-_UNQUOTED_RANK = re.compile(
-    r"--(?P<flag>node|machine)(?P<dash>[-_])rank(?:=|\s+)[\"']?\$\{?(?P<name>SLURM_(?:NODE|PROC)ID)\b"
-)
+_RANK = r"--(?P<flag>node|machine)(?P<dash>[-_])rank(?:=|\s+)[\"']?\$\{?"
+_FIRST_RANK = r"SLURM_(?:NODE|PROC)ID"
 
 
 def rank_of_the_first_node(job: LintedJob) -> Iterator[Mistake]:
     """`$SLURM_NODEID` in srun's command line: the batch script's shell puts in its own, which is 0."""
-    if job.nodes < 2 or not any(launcher.started.step is not None for launcher in job.launchers):
+    steps = [launch for launch in job.launchers if launch.started.step is not None]
+    if job.nodes < 2 or all(
+        launch.started.program == "torchrun" and numbers_nodes_itself(launch) for launch in steps
+    ):
         return
+    given = [assignment for line in job.script.lines for assignment in assignments(line)]
+    copies = [
+        name for name, value, _ in given if re.fullmatch(rf"[\"']?\$\{{?{_FIRST_RANK}\}}?[\"']?", value)
+    ]
     for line in job.script.lines:
         shell_text = re.sub(rf"{DOUBLE}|\\.|({SINGLE})", _without_single_quoted, line.text, flags=re.DOTALL)
-        for match in _UNQUOTED_RANK.finditer(shell_text):
-            flag = f"--{match['flag']}{match['dash']}rank=${match['name']}"
+        found = [*re.finditer(rf"{_RANK}(?P<name>{_FIRST_RANK})\b", shell_text)]
+        if copies:  # which the script has filled before any node reads them
+            found += re.finditer(rf"{_RANK}(?P<name>{'|'.join(copies)})\b", line.text)
+        for match in found:
+            number = "$SLURM_NODEID" if match["name"] in copies else f"${match['name']}"
+            flag = f"--{match['flag']}{match['dash']}rank={number}"
             yield Mistake(
                 line.number_at(match.start()),
-                f"${match['name']} is expanded before srun starts anything: it is 0 on every node",
+                f"${match['name']} gets its value before srun starts anything: it is 0 on every node",
                 f"expand it on each node: srun bash -c '... {flag} ...' (export other variables)",
             )
 
 
 def _without_single_quoted(match: re.Match[str]) -> str:
     return re.sub(r"\S", " ", match[0]) if match[1] else match[0]
-
-
-OTHER_NODES = re.compile(r"\b(?:srun|ssh|pdsh|clush|mpirun|mpiexec|parallel|blaunch)\b")
-
-
-def one_node_of_several(job: LintedJob) -> Iterator[Mistake]:
-    if job.nodes < 2 or any(OTHER_NODES.search(line.text) for line in job.script.lines):
-        return
-    for launch in job.launchers:
-        nodes = re.search(r"--nnodes(?:=|\s+)(\S+)", launch.started.arguments)
-        if launch.started.program == "torchrun" and nodes and nodes[1] != "1":
-            yield Mistake(
-                launch.number,
-                "torchrun for several nodes without srun: a job script runs only on the first node",
-                "start it on all nodes: srun torchrun",
-            )
 
 
 _NODES = re.compile(
@@ -183,7 +179,7 @@ _OTHER_HOST = re.compile(rf"{ADDRESS}(?!localhost|127\.|\[?::1)")
 def nodes_of_another_number(job: LintedJob) -> Iterator[Mistake]:
     """A launcher that waits for more nodes than there are, or does without some of them."""
     for launch in job.launchers:
-        asked, there = _NODES.search(launch.started.arguments), _nodes_of_step(launch, job)
+        asked, there = _NODES.search(launch.started.arguments), nodes_of_launch(launch, job)
         if asked is None or there is None:
             continue
         least, most = int(asked["least"]), int(asked["most"] or asked["least"])
@@ -197,31 +193,9 @@ def nodes_of_another_number(job: LintedJob) -> Iterator[Mistake]:
             "it waits for nodes that never join" if number > there else f"the others do not join its {number}"
         )
         yield Mistake(
-            _line_of_nodes(launch),
+            line_of_nodes(launch),
             f"{launch.started.program} {asked['flag']}={number} on {there} node{'s'[: there > 1]}: {effect}",
             f"{asked['flag']}=$SLURM_NNODES"
             if "nodes" not in slurm_options(launch.started.step or "")
             else f"{asked['flag']}={there}",
         )
-
-
-def _nodes_of_step(launch: LaunchCommand, job: LintedJob) -> int | None:
-    """On how many nodes a launcher is started; None where the script does not say, or an array adds jobs."""
-    if "array" in job.options or "a" in job.options:
-        return None
-    if launch.started.step is None:
-        if any(OTHER_NODES.search(line.text) for line in job.script.lines):
-            return None
-        return _whole(job.options.get("nodes", ""))  # where srun is missing, which is a mistake of its own
-    nodes = slurm_options(launch.started.step).get("nodes", job.options.get("nodes", ""))
-    return _whole(nodes)
-
-
-def _whole(text: str) -> int | None:
-    return int(text) if re.fullmatch("[1-9][0-9]{0,5}", text) else None
-
-
-def _line_of_nodes(launch: LaunchCommand) -> int:
-    """Of the number where the command has it, else (in a variable) of the command."""
-    match = _NODES.search(launch.command.text)
-    return launch.line.number_at(launch.command.offset + match.start()) if match else launch.number

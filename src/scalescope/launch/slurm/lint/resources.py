@@ -10,6 +10,7 @@ from scalescope.launch.slurm.lint.facts import (
     Mistake,
     Tasks,
     all_lines,
+    line_of,
     number_in,
     slurm_options,
     tasks_of,
@@ -37,7 +38,7 @@ def several_launchers(job: LintedJob) -> Iterator[Mistake]:
             yield Mistake(launch.number, what, "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1")
             continue
         yield Mistake(
-            launch.number if tasks.is_of_step else _line_of(tasks.option, job),
+            launch.number if tasks.is_of_step else line_of(tasks.option, job),
             what + "each task starts a launcher with its own ranks",
             _one_task_a_node(tasks, launch.started.program),
         )
@@ -47,12 +48,6 @@ def _one_task_a_node(tasks: Tasks, program: str) -> str:
     instead = " instead of --ntasks" if tasks.option == "ntasks" else ""
     ranks = f"{program}'s {_RANKS_FLAG[program]} for the ranks"
     return f"use one task per node (--ntasks-per-node=1{instead}) and {ranks}"
-
-
-def _line_of(option: str | None, job: LintedJob) -> int:
-    """The last one counts, as for sbatch; a comment only where there is no other."""
-    having = [directive for directive in job.script.directives if option in slurm_options(directive.text)]
-    return max(having, key=lambda directive: (not directive.is_comment, directive.number)).number
 
 
 def pmix(job: LintedJob) -> Iterator[Mistake]:
@@ -74,7 +69,7 @@ def gpus_per_task(job: LintedJob) -> Iterator[Mistake]:
             continue
         program = launch.started.program
         yield Mistake(
-            launch.number if "gpus-per-task" in step else _line_of("gpus-per-task", job),
+            launch.number if "gpus-per-task" in step else line_of("gpus-per-task", job),
             f"GPUs per task with {program}: {program} is one task, whose ranks share its GPUs",
             "request the GPUs per node: --gpus-per-node=N",
         )

@@ -3,58 +3,71 @@
 import re
 from collections.abc import Iterator
 
-from scalescope.launch.slurm.lint.facts import LintedJob, Mistake, number_in, slurm_options
+from scalescope.launch.slurm.lint.facts import LintedJob, Mistake
 from scalescope.launch.slurm.lint.launches import LaunchCommand
-from scalescope.launch.slurm.lint.rendezvous import ADDRESS, FIRST_HOST, OTHER_NODES
-from scalescope.launch.slurm.lint.script import ScriptLine, assignments, expanded, unquoted
+from scalescope.launch.slurm.lint.nodes import is_for_several_nodes
+from scalescope.launch.slurm.lint.rendezvous import ADDRESS, FIRST_HOST
+from scalescope.launch.slurm.lint.script import DOUBLE, SINGLE, ScriptLine, assignments, expanded, unquoted
 
 _THIS_HOST = r"(?:localhost(?:\.localdomain)?|127(?:\.[0-9]{1,3}){3}|\[::1\]|::1)(?![\w.-])"
 _DEFAULT = r"(?:\$\{\w+:?[-=])?"
 _HERE = re.compile(rf"{ADDRESS}{_DEFAULT}{_THIS_HOST}")
 _VALUE_HERE = re.compile(rf"[\"']?{_DEFAULT}{_THIS_HOST}\}}?(?::\S*)?")
 _REFERENCE = re.compile(r"\$\{?([A-Za-z_]\w*)")
-_NODES_OF_LAUNCHER = re.compile(r"--(?:nnodes|num[-_]machines|num[-_]nodes)(?:=|\s+)[\"']?([^\s\"']+)")
 
 
 def rendezvous_at_this_host(job: LintedJob) -> Iterator[Mistake]:
     if job.nodes < 2:
         return
     known = _certain_values(job)
-    lost = [rank for rank in job.ranks if _is_for_several_nodes(rank) and _meets_here(rank, known)]
+    lost = [rank for rank in job.ranks if is_for_several_nodes(rank) and _meets_here(rank, known)]
     if not lost:
         return
-    has_no_flag = any(
-        launch.started.program == "torchrun" and not _has_address(launch, known) for launch in lost
-    )
     for line, offset in _address_positions(job, known):
         launch = _launch_at(line, offset, job)
         if launch is None or launch in lost:
             yield Mistake(
                 line.number_at(offset),
                 f"the rendezvous of {job.nodes} nodes is this host, which is a different one on each node",
-                FIRST_HOST + (", and torchrun --master_addr=$MASTER_ADDR" if has_no_flag else ""),
+                FIRST_HOST,
             )
 
 
-def _is_for_several_nodes(launch: LaunchCommand) -> bool:
-    if "--standalone" in launch.started.arguments:
-        return False
-    if launch.started.is_launcher and (nodes := _NODES_OF_LAUNCHER.search(launch.started.arguments)):
-        return nodes[1] not in {"1", "1:1"}
-    step = slurm_options(launch.started.step or "")
-    is_on_one = 1 in {number_in(step.get("nodes")), number_in(step.get("ntasks"))}
-    return bool(OTHER_NODES.search(launch.command.text)) and not is_on_one
+_NAME_OF_NODE = re.compile(
+    rf"{ADDRESS}\\?(?:\$\{{?(?:HOSTNAME|HOST|SLURMD_NODENAME)\b|\$\(\s*(?:hostname|uname -n)\b|`hostname\b)"
+)
+
+
+def rendezvous_at_each_node(job: LintedJob) -> Iterator[Mistake]:
+    """`$HOSTNAME` that a shell on each node expands; the batch script's own is the first node's."""
+    if job.nodes < 2:
+        return
+    for launch in job.ranks:
+        if launch.started.step is None or not is_for_several_nodes(launch):
+            continue
+        for match in _NAME_OF_NODE.finditer(_left_to_nodes(launch.command.text)):
+            yield Mistake(
+                launch.line.number_at(launch.command.offset + match.start()),
+                f"the rendezvous of {job.nodes} nodes is the name of each node, a different one on each",
+                FIRST_HOST,
+            )
+
+
+def _left_to_nodes(text: str) -> str:
+    """The text without what the batch script's shell expands."""
+
+    def kept(match: re.Match[str]) -> str:
+        return match[0] if match[1] else re.sub(r"(\\.)|[$`]", lambda sign: sign[1] or " ", match[0])
+
+    return re.sub(rf"({SINGLE}|\\.)|{DOUBLE}|[$`]", kept, text, flags=re.DOTALL)
 
 
 def _meets_here(launch: LaunchCommand, known: dict[str, str]) -> bool:
-    """By its own address; else by the variable, which ranks read for themselves."""
-    if _has_address(launch, known):
-        return bool(_HERE.search(expanded(launch.command.text, known)))
-    return bool(_VALUE_HERE.match(known.get("MASTER_ADDR", "")))
-
-
-def _has_address(launch: LaunchCommand, known: dict[str, str]) -> bool:
-    return bool(re.search(ADDRESS, expanded(launch.command.text, known)))
+    """By its own address; else by the variable, which ranks read for themselves, and torchrun does not."""
+    text = expanded(launch.command.text, known)
+    if re.search(ADDRESS, text):
+        return bool(_HERE.search(text))
+    return launch.started.program != "torchrun" and bool(_VALUE_HERE.match(known.get("MASTER_ADDR", "")))
 
 
 def _certain_values(job: LintedJob) -> dict[str, str]:
