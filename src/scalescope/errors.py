@@ -55,3 +55,4 @@ class Interrupted(BaseException):
         self.signum = signum
         self.exit_code = 128 + signum
         self.kept = "nothing was measured yet"
+        self.report: object = None  # the answer so far, where launches have one

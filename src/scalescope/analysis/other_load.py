@@ -16,8 +16,6 @@ class RunLoad:
     mean: OtherLoad
     launches: int  # of which anything is known
     disturbed: int  # of these
-    repeated: int  # of the disturbed, made again
-    counted: int  # disturbed, and still in an estimate or left out of one
 
     @property
     def is_present(self) -> bool:
@@ -35,8 +33,6 @@ def load_of(run: Run) -> RunLoad:
         mean=mean_load([result.other_load for result in finished]),
         launches=len(finished),
         disturbed=sum(result.is_disturbed for result in finished),
-        repeated=len(run.replaced),
-        counted=sum(result.is_disturbed for result in run.results if _measures_time(result)),
     )
 
 

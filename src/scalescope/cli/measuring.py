@@ -10,7 +10,7 @@ import click
 from scalescope.catalog.measuring import NEXT_LAUNCH
 from scalescope.cli.interruption import interruptible
 from scalescope.cli.options import given_flags, own_keys
-from scalescope.errors import BadInput
+from scalescope.errors import BadInput, Interrupted
 from scalescope.experiment.given import Entries
 from scalescope.studies.study import Report, Study
 
@@ -65,8 +65,6 @@ def measure_prepared(
 ) -> NoReturn:
     """Run a study, here or as a job, and show its report."""
     from scalescope.progress.terminal import TerminalWatcher
-    from scalescope.report.performance import without_lines
-    from scalescope.report.render.terminal import console, show
     from scalescope.studies.running import run_here
     from scalescope.studies.slurm.slurm_request import is_for_slurm
 
@@ -75,15 +73,27 @@ def measure_prepared(
     if prepared.experiment.is_command and context is not None:
         raise BadInput(_OWN_RANKS)
     every_placement = prepared.study.every_placement
-    with interruptible(), TerminalWatcher(every_placement=every_placement, verbose=verbose) as watcher:
-        if on_slurm:
-            report = _on_slurm(prepared, job_flags, setup, watcher)
-        else:
-            report = run_here(prepared, context, watcher)
+    try:
+        with interruptible(), TerminalWatcher(every_placement=every_placement, verbose=verbose) as watcher:
+            if on_slurm:
+                report = _on_slurm(prepared, job_flags, setup, watcher)
+            else:
+                report = run_here(prepared, context, watcher)
+    except Interrupted as interruption:
+        if isinstance(interruption.report, Report):  # the answer so far, then how to continue
+            _show(dataclasses.replace(interruption.report, next_step=None), verbose=verbose)
+        raise
+    _show(report, verbose=verbose)
+    sys.exit(report.exit_code)
+
+
+def _show(report: Report, *, verbose: bool) -> None:
+    from scalescope.report.performance import without_lines
+    from scalescope.report.render.terminal import console, show
+
     once = () if report.headline is None else (report.headline,)  # shown below: in short
     show(without_lines(once, report.sections), console(), verbose=verbose)
     show_where(report)
-    sys.exit(report.exit_code)
 
 
 def _request_of(study: Study, arguments: dict[str, Any]) -> "tuple[Request, Entries]":

@@ -1,4 +1,4 @@
-"""Progress at a terminal; elsewhere only notes, and what a search finds."""
+"""Progress at a terminal; elsewhere notes, and a line for each answer so far."""
 
 import contextlib
 import sys
@@ -38,7 +38,7 @@ class TerminalWatcher:
         self._verbose = verbose
         self._placed: set[tuple[str, ...]] = set()
         self._progress = CampaignProgress(clock)
-        self._best: str | None = None  # by name: the best of a search
+        self._answer: str | None = None  # so far; of a search the name of the best
         self._live = self._display()
 
     def __enter__(self) -> "TerminalWatcher":
@@ -94,13 +94,19 @@ class TerminalWatcher:
             self._print(f"note: {note}")
 
     def verdict(self, interim: Interim) -> None:
-        """Show the answer so far in the live table; elsewhere each new best of a search is a line."""
+        """Show the answer so far in the live table; elsewhere a line for each new one, or of a search for each
+        new best."""
         self._progress.interim = interim
         best = interim.best
-        if best is None or best.name == self._best:
+        answer = interim.text if not interim.rows else None if best is None else best.name
+        if answer is None or answer == self._answer:
             return
-        self._best = best.name
-        if self._live is None or not sys.stdout.isatty():
+        self._answer = answer
+        if self._live is not None and sys.stdout.isatty():
+            return
+        if best is None:
+            self._print(f"So far: {interim.text}")
+        else:
             from scalescope.progress.leaderboard import best_line
 
             self._print(best_line(best, self._progress.budget()))

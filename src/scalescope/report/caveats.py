@@ -35,16 +35,14 @@ def warnings_of(configuration: Configuration) -> list[str]:
 def _other_load(configuration: Configuration) -> list[str]:
     """What others used meanwhile, and what became of the launches that it disturbed."""
     if configuration.is_disturbed:
-        return [f"disturbed: {disturbance_text(mean_load(configuration.loads))}"]
+        return [f"on a busy machine: {disturbance_text(mean_load(configuration.loads))}"]
     if configuration.left_out:
         launches = len(configuration.launches) + configuration.left_out
-        return [f"other load disturbed {configuration.left_out} of {launches} launches; they are left out"]
+        return [
+            f"{configuration.left_out} of {launches} launches are left out: other load differed from that of "
+            "their round"
+        ]
     return [load_text(mean_load(configuration.loads))] if mean_load(configuration.loads).is_present else []
-
-
-_STILL_DISTURBED = (
-    "Still disturbed: {count}; estimates leave them out, or are marked where a row has no other launch."
-)
 
 
 def disturbance_lines(run: Run) -> tuple[str, ...]:
@@ -53,8 +51,7 @@ def disturbance_lines(run: Run) -> tuple[str, ...]:
     if not load.disturbed:
         return ()
     text = load_text(load.mean) or "other load came and went"
-    rest = _STILL_DISTURBED.format(count=load.counted) if load.counted else "All estimates are undisturbed."
     return (
-        f"Other load disturbed {load.disturbed} of {load.launches} launches ({text}); "
-        f"{load.repeated} repeated. {rest}",
+        f"Other load disturbed {load.disturbed} of {load.launches} launches ({text}). Only launches of one round "
+        "with alike load are compared; what was asked for was repeated together.",
     )

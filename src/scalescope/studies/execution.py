@@ -205,7 +205,8 @@ def _load_note(load: OtherLoad, *, is_repeated: bool) -> str:
     average = "" if load.load_average is None else f" (load average {load.load_average:.1f})"
     return (
         f"Other load: {load_text(load, now=True)}{average}. Launches that it disturbs are "
-        f"{'repeated and ' if is_repeated else ''}left out; results are best without it."
+        f"{'repeated, and ' if is_repeated else ''}compared with those under the same load; results are best "
+        "without it."
     )
 
 
@@ -241,6 +242,8 @@ def _save_what_is_there(study: Study, error: BaseException, folder: RunFolder) -
             report = study.present(run)
         except Exception:
             report = report_of(study, run, ())
+        if isinstance(error, Interrupted) and run.of_status("ok"):
+            error.report = report
         write_files(report, folder)
     with contextlib.suppress(Exception):
         record = read_run_record(folder.path)

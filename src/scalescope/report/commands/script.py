@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from scalescope.analysis.commands.script_facts import ScriptFacts, script_facts
 from scalescope.analysis.configurations import Configuration, configurations
-from scalescope.analysis.scaling.rows import UNKNOWN_SAMPLES, NotCompared, not_compared
+from scalescope.analysis.scaling.rows import OTHER_LOAD, UNKNOWN_SAMPLES, NotCompared, not_compared
 from scalescope.quantities import data_size
 from scalescope.report.commands.jobs import job_name
 from scalescope.report.numbers import counted
@@ -62,7 +62,7 @@ def _step_line(facts: ScriptFacts) -> list[str]:
 def _sample_lines(facts: ScriptFacts, measured: Sequence[Configuration]) -> list[str]:
     """`Samples: 16,384 tokens per rank and step (first input of GPT), the same on every rank …`"""
     normal = [member for member in measured if not member.trial.is_ablation]
-    reasons = not_compared(normal)
+    reasons = [reason for reason in not_compared(normal) if reason.reason != OTHER_LOAD]
     if not normal or any(reason.reason == UNKNOWN_SAMPLES for reason in reasons):
         return [_UNKNOWN] if normal else []
     if reasons:

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from scalescope.analysis.commands.batches import batch_text, can_set_batch, counts_tokens
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.scaling.rows import (
+    OTHER_LOAD,
     Reach,
     ScalingRow,
+    not_compared,
     scaling_rows,
     smallest_batch_reaching,
 )
@@ -45,7 +47,7 @@ def scaling_sections(run: Run | AnalyzedRun) -> tuple[Section, ...]:
     if not rows:
         return _without_rows(analyzed)
     return (
-        Section(lines=(verdict(rows),)),
+        Section(lines=(verdict(rows), *_unknown_ratios(analyzed))),
         table_section(rows),
         *waterfall_sections(rows, analyzed.steps),
         *larger_section(analyzed.predicted),
@@ -53,6 +55,17 @@ def scaling_sections(run: Run | AnalyzedRun) -> tuple[Section, ...]:
         *findings_section(analyzed.diagnosis),
         *_noise_section(rows),
     )
+
+
+def _unknown_ratios(analyzed: AnalyzedRun) -> list[str]:
+    """Ranks of which nothing can be said, because the load was another one during their launches."""
+    return [
+        f"{counted(member.trial.world_size, 'rank')} at {batch_text(member.trial)}: the speedup is unknown, "
+        "because in every round other load differed from that during the launches it would be compared with."
+        for reason in not_compared(analyzed.measured)
+        if reason.reason == OTHER_LOAD
+        for member in reason.members
+    ]
 
 
 def _without_rows(analyzed: AnalyzedRun) -> tuple[Section, ...]:
@@ -284,7 +297,7 @@ def verdict(rows: tuple[ScalingRow, ...], basis: str = "") -> str:
 def _doubt(rows: Sequence[ScalingRow]) -> str:
     """Why the sentence about these rows is uncertain; empty where it is not."""
     if any(row.configuration.is_disturbed for row in rows):
-        return "; uncertain, because other load disturbed the launches"
+        return ", on a busy machine"
     return "; uncertain, because launches differ too much" if any(map(_is_doubtful, rows)) else ""
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from scalescope.analysis.configurations import TOKENS, Configuration
+from scalescope.analysis.configurations import TOKENS, Configuration, configurations
 from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.catalog.benchmarks.train import warmup_of
@@ -15,6 +15,7 @@ from scalescope.report.findings import command_of, findings_section
 from scalescope.report.machine import more_ranks
 from scalescope.report.numbers import (
     MISSING,
+    counted,
     flop_rate,
     in_ms,
     in_s,
@@ -70,6 +71,15 @@ def next_after_training(analyzed: AnalyzedRun) -> ShownCommand | None:
     several = {"repeats": _LAUNCHES_TO_SCALE, "window": _WINDOW_TO_SCALE_S}
     argv = command_on(run.path, "scale", {**more_ranks(run, trained[0]), **several})
     return ShownCommand(label="how this changes with the number of ranks", argv=argv)
+
+
+def training_so_far(run: Run) -> str | None:
+    """The fastest configuration in the middle of a run, with its number of launches; None without one."""
+    asked = [member for member in configurations(run.results) if not member.trial.is_ablation]
+    if not asked:
+        return None
+    fastest = max(asked, key=lambda member: member.speed.value)
+    return f"{training_sentence(fastest)[:-1]} ({counted(len(fastest.launches), 'launch')})."
 
 
 def training_sentence(configuration: Configuration) -> str:

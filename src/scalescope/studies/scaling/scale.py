@@ -50,6 +50,7 @@ _NO_NETWORK = (
     "Collectives are not measured: in a job of several nodes only the command starts ranks. "
     "scalescope comm --launcher slurm measures them."
 )
+USUAL_S = 600.0  # without --budget, no further round is begun after that
 _MOST_CPU_RANKS = 4  # beyond that, cores say more about the machine than about scaling
 
 
@@ -115,6 +116,7 @@ def plan_scaling(experiment: Experiment, host: Host, *, waterfall: bool = True, 
         notes=(*expansion.notes, *_notes_on_command(experiment)),
         first=frozenset(trial.trial_id for trial in _answers(expansion.trials)),
         continues=is_command and waterfall,
+        usual_s=USUAL_S,
     )
     if not waterfall:
         return plan

@@ -14,7 +14,7 @@ from scalescope.results.result import Result
 from scalescope.studies.commands.planning import check_keep_running, keeps_running, remaining_launches
 from scalescope.studies.flags import read_flags
 from scalescope.studies.plan import Launch, Plan
-from scalescope.studies.study import Host, Report, Study
+from scalescope.studies.study import Host, Interim, Report, Study
 from scalescope.studies.trace.profiling import Profiling, with_nsys
 
 if TYPE_CHECKING:
@@ -71,6 +71,12 @@ class TrainStudy(Study):
             return (*asked, *step_ablations(asked))
 
         return remaining_launches(self, run, explained, step_recordings) if self.breakdown else ()
+
+    def interim(self, run: "Run") -> Interim | None:
+        from scalescope.report.training.sections import training_so_far
+
+        text = training_so_far(run)
+        return None if text is None else Interim(text)
 
     def is_expected_failure(self, result: Result) -> bool:
         return Study.is_expected_failure(self, result) or only_explains(result.trial)
