@@ -50,7 +50,7 @@ CORES = 2
 _STEP_S, _EXCHANGE_S = 0.1, 0.012  # of one rank's compute; of two ranks' exchange
 _STEP_NOISE, _LAUNCH_NOISE = 0.03, 0.012
 _START_S, _WINDOW_S = 3.0, 2.0
-_LEVER_GAIN = 1.10  # of a fused optimizer, in this machine
+_LEVER_GAIN = 1.10  # of compiling, on this machine
 _OTHER_SIDE = 1.05  # of the new side of a comparison
 LOADS = ("quiet", "constant", "bursts", "drift", "starts")
 VERBS = ("scale", "compare", "tune")
@@ -167,14 +167,11 @@ class Answer:
 
 
 def truth_of(launcher: BusyLauncher, sides: Sequence[Configuration]) -> float:
-    """The difference of true logarithms under the mean load that the counted launches of both met."""
-    new, old = (
-        statistics.fmean(
-            true_log_rate(*launcher.met[launch.step_times_s[0]]) for launch in side.launches
-        )
-        for side in sides
-    )
-    return new - old
+    """The mean difference of true logarithms under the loads that the counted launches of both met."""
+    met = [[launcher.met[launch.step_times_s[0]] for launch in side.launches] for side in sides]
+    (_, *new), (_, *old) = (of_side[0] for of_side in met)
+    loads = [load for of_side in met for load, *_ in of_side]
+    return statistics.fmean(true_log_rate(load, *new) - true_log_rate(load, *old) for load in loads)
 
 
 def oracle_width(launcher: BusyLauncher, run: Run, sides: Sequence[Trial]) -> float:
@@ -252,18 +249,16 @@ def compare(machine: Machine, folder: RunFolder) -> Answer:
 
 def tune(machine: Machine, folder: RunFolder) -> Answer:
     def compute_s(trial: Trial) -> float:
-        return _STEP_S / (_LEVER_GAIN if trial.settings.get("fused_optimizer") else 1.0)
+        return _STEP_S / (_LEVER_GAIN if trial.settings.get("compile") == "default" else 1.0)
 
     launcher = BusyLauncher(machine, compute_s)
-    study = TuneStudy(levers=("fused_optimizer",))
+    study = TuneStudy(levers=("compile=default",))
     plan = planned(study, launcher, world_size="2", batch_size="32", budget="600s")
     run_campaign(plan, launcher, folder, NullWatcher(), study)
     run = load_run(folder.path)
-    from scalescope.studies.tuning.reading import ReadSearch  # noqa: F401
-
-    tuning = study.search_of(run).read(run)
+    tuning = study._planned(run).read(run)
     known = {c.trial.trial_id: c for c in configurations(run.results)}
-    fused = next((c for c in known.values() if c.trial.settings.get("fused_optimizer")), None)
+    fused = next((c for c in known.values() if c.trial.settings.get("compile") == "default"), None)
     base = known.get(tuning.baseline.trial_id)
     tried = next((t for t in tuning.combinations if t.levers), None)
     if fused is None or base is None or tried is None:
@@ -308,15 +303,18 @@ def main() -> None:
     parser.add_argument("--loads", default=",".join(LOADS))
     parser.add_argument("--processes", type=int, default=2)
     given = parser.parse_args()
-    print(f"{'verb':8} {'load':9} {'covered':>8} {'sign':>6} {'unknown':>8} {'width':>6} {'oracle':>7} {'bias':>7}")
+    print(
+        f"{'verb':8} {'load':9} {'covered':>8} {'sign':>6} {'unknown':>8} {'width':>6} "
+        f"{'oracle':>7} {'bias':>7}"
+    )
     with ProcessPoolExecutor(given.processes) as pool:
         for verb in given.verbs.split(","):
             for kind in given.loads.split(","):
                 calls = [pool.submit(one_run, verb, kind, seed) for seed in range(given.runs)]
                 found = summary([call.result() for call in calls])
                 print(
-                    f"{verb:8} {kind:9} {found['covered']:8.1%} {found['wrong sign']:6.1%} {found['unknown']:8.1%} "
-                    f"{found['mean width']:6.3f} {found['oracle width']:7.3f} {found['bias']:+7.3f}",
+                    f"{verb:8} {kind:9} {found['covered']:8.1%} {found['wrong sign']:6.1%} "
+                    f"{found['unknown']:8.1%} {found['mean width']:6.3f} {found['oracle width']:7.3f} {found['bias']:+7.3f}",
                     flush=True,
                 )
                 print(json.dumps({"verb": verb, "load": kind, **found}), file=sys.stderr, flush=True)

@@ -94,8 +94,7 @@ class TerminalWatcher:
             self._print(f"note: {note}")
 
     def verdict(self, interim: Interim) -> None:
-        """Show the answer so far in the live table; elsewhere a line for each new one, or of a search for each
-        new best."""
+        """Show the answer so far in the live table; elsewhere a line for each new one, or each new best."""
         self._progress.interim = interim
         best = interim.best
         answer = interim.text if not interim.rows else None if best is None else best.name

@@ -52,6 +52,6 @@ def disturbance_lines(run: Run) -> tuple[str, ...]:
         return ()
     text = load_text(load.mean) or "other load came and went"
     return (
-        f"Other load disturbed {load.disturbed} of {load.launches} launches ({text}). Only launches of one round "
-        "with alike load are compared; what was asked for was repeated together.",
+        f"Other load disturbed {load.disturbed} of {load.launches} launches ({text}). Only launches of one "
+        "round with alike load are compared; what was asked for was repeated together.",
     )

@@ -101,7 +101,8 @@ def scaling_rows(configurations: Iterable[Configuration]) -> tuple[ScalingRow, .
     """All rows that have a baseline, ordered by what was varied and then by ranks."""
     all_of_them = list(configurations)
     measured = _measured(all_of_them)
-    known, asked = _by_trial(all_of_them), _by_trial(measured)
+    # What was launched under another load explains nothing.
+    known, asked = _by_trial([c for c in all_of_them if c.is_comparable]), _by_trial(measured)
     rows = []
     for same_kind in _kinds(measured):
         if _why_not_comparable(same_kind) is not None:

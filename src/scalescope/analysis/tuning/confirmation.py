@@ -97,7 +97,10 @@ class Confirmation:
                 wanted += [without] if self._can_wait(lever, winner) else [winner, without]
         late = [winner - {lever} for lever in winner if self._can_wait(lever, winner)]
         counts = {levers: self.launches.made(levers) for levers in wanted}
-        ordered = sorted(dict.fromkeys(wanted), key=lambda levers: (levers in late, counts[levers]))
+        turns = counts.get(winner, 0) % 2  # the other one first in every second round
+        ordered = sorted(
+            dict.fromkeys(wanted), key=lambda levers: (levers in late, counts[levers], bool(levers) == turns)
+        )
         disturbed = self.launches.made(winner) - len(self.launches.pairs(winner, BASELINE))
         return [levers for levers in ordered if counts[levers] < most + min(most, max(0, disturbed))]
 

@@ -321,7 +321,7 @@ class SearchPosition:
         undecided = [levers for levers in self.built_on(base) if self._may_matter(levers, base)]
         for levers in sorted(undecided, key=lambda levers: -self._optimistic(levers, base)):
             following = self._in_turn(levers, base)
-            if self.deciding.count(following) >= self.search.most_launches:
+            if self.deciding.made(following) >= self.search.most_launches:
                 continue
             if self._fits(self.costs.of(following, base), self._confirming_s(levers)):
                 return NextLaunch(levers=following, stage=REFINE, base=base, at_most_s=self.remaining_s)
@@ -340,14 +340,14 @@ class SearchPosition:
             if bounds[levers] <= math.log1p(self.search.threshold):
                 return None
             following = self._in_turn(levers, BASELINE)
-            allowed = self.deciding.count(following) < self.search.most_launches
+            allowed = self.deciding.made(following) < self.search.most_launches
             if allowed and self._fits(self.costs.of(following), 0.0):
                 return NextLaunch(levers=following, stage=REFINE, at_most_s=self.remaining_s)
         return None
 
     def _in_turn(self, levers: Combination, base: Combination) -> Combination:
         """Whichever of the two has fewer launches; the base where they have as many."""
-        return base if self.deciding.count(base) <= self.deciding.count(levers) else levers
+        return base if self.deciding.made(base) <= self.deciding.made(levers) else levers
 
     def _optimistic(self, levers: Combination, base: Combination) -> float:
         gain = self._posterior(levers, base)

@@ -20,6 +20,7 @@ BASELINE: Combination = frozenset()
 _USUAL_DEVIATIONS = {"cpu": 0.02, "cuda": 0.01}
 _LOADED_DEVIATION = 0.1  # where other processes use the machine
 _USUAL_FREEDOM = 2.0  # as if so many launches more had shown it
+_USUAL_FREEDOM_OF_PAIRS = 1.0
 _NEAR = 6  # launches apart, at most, in a pair
 
 
@@ -34,8 +35,12 @@ class TunedLaunch:
     base: Combination = BASELINE  # what a lever was added to
     refused: bool = False  # its loss differs
     cut_short: bool = False  # ended because its time was over: with more time it may work
-    counts: bool = True  # False: other load disturbed it, and there are launches without
     cell: Cell | None = None  # what others used meanwhile; None is unknown
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether other load did not disturb it, as far as is known."""
+        return self.cell is None or self.cell.is_quiet
 
     def is_alike(self, other: "TunedLaunch") -> bool:
         """Whether others loaded the machine alike during both."""
@@ -71,9 +76,11 @@ class TunedLaunches:
     _rates: dict[Combination, list[float]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        for launch in self.launches:
-            if launch.log_rate is not None and launch.counts:
-                self._rates.setdefault(launch.levers, []).append(launch.log_rate)
+        measured = [launch for launch in self.launches if launch.log_rate is not None]
+        for levers in dict.fromkeys(launch.levers for launch in measured):
+            members = [launch for launch in measured if launch.levers == levers]
+            counted = [launch for launch in members if launch.is_quiet] or members
+            self._rates[levers] = [launch.log_rate or 0.0 for launch in counted]
 
     @property
     def combinations(self) -> tuple[Combination, ...]:
@@ -142,29 +149,32 @@ class TunedLaunches:
         return SpeedDifference(contrast, min(more, less))
 
     def pairs(self, levers: Combination, base: Combination) -> list[float]:
-        """Differences of launches of both that were made in turns to confirm, under alike load; where enough
-        of them were undisturbed, of these."""
-        sides = [
-            [
-                (place, launch)
-                for place, launch in enumerate(self.launches)
-                if launch.levers == wanted and launch.stage.kind == "confirm" and launch.log_rate is not None
+        """Differences of launches of both that were made near each other under alike load, each in one pair;
+        where enough of them were undisturbed, of these."""
+        free = [place for place, launch in self._measured() if launch.levers == base]
+        pairs = []
+        for place, launch in self._measured() if levers != base else ():
+            near = [
+                other
+                for other in free
+                if abs(place - other) <= _NEAR and launch.is_alike(self.launches[other])
             ]
-            for wanted in (levers, base)
-        ]
-        pairs = [
-            (left, right)
-            for (place, left), (other, right) in zip(*sides, strict=False)
-            if abs(place - other) <= _NEAR and left.is_alike(right)
-        ]
-        quiet = [pair for pair in pairs if all(side.cell is None or side.cell.is_quiet for side in pair)]
+            if launch.levers == levers and near:
+                nearest = min(near, key=lambda other: abs(place - other))
+                free.remove(nearest)
+                pairs.append((launch, self.launches[nearest]))
+        quiet = [pair for pair in pairs if all(side.is_quiet for side in pair)]
         if len(quiet) >= min(ENOUGH_QUIET, len(pairs)):
             pairs = quiet
         return [(left.log_rate or 0.0) - (right.log_rate or 0.0) for left, right in pairs]
 
+    def _measured(self) -> list[tuple[int, TunedLaunch]]:
+        return [(place, launch) for place, launch in enumerate(self.launches) if launch.log_rate is not None]
+
     def _pair_spread(self) -> tuple[float, float]:
         """The sum of squares of differences of pairs, and its degrees of freedom."""
-        squares, freedom = 2.0 * _USUAL_FREEDOM * self.usual_deviation**2, _USUAL_FREEDOM
+        freedom = _USUAL_FREEDOM_OF_PAIRS  # other load makes rounds differ, and hardly pairs of one round
+        squares = 2.0 * freedom * min(_USUAL_DEVIATIONS.values()) ** 2
         for levers in self.combinations:
             differences = self.pairs(levers, BASELINE) if levers else []
             if len(differences) > 1:

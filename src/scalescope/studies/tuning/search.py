@@ -26,7 +26,7 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.observed import without_observations
 from scalescope.experiment.trial import Trial
 from scalescope.report.tuning.sections import CURRENT
-from scalescope.results.result import Result, Stage, undisturbed
+from scalescope.results.result import Result, Stage
 from scalescope.results.run import Run
 from scalescope.studies.plan import Launch
 from scalescope.studies.study import Interim, InterimRow
@@ -187,7 +187,6 @@ class Search:
     def measured(self, run: Run) -> TunedLaunches:
         """The launches of combinations, in their order."""
         results = [result for result in run.results if measures_speed(result)]
-        counted = {id(result) for result in undisturbed(r for r in results if r.status == "ok")}
         by_trial = {c.trial.trial_id: c for c in configurations(results)}
         baseline = by_trial.get(self.levers.baseline.trial_id)
         launches = []
@@ -211,7 +210,6 @@ class Search:
                     base=self._base_of(result, run),
                     refused=differs,
                     cut_short=result.stopped_by == "budget",
-                    counts=measured is None or id(result) in counted,
                     cell=cell_of(result, None),
                 )
             )
