@@ -167,11 +167,10 @@ class Answer:
 
 
 def truth_of(launcher: BusyLauncher, sides: Sequence[Configuration]) -> float:
-    """The mean difference of true logarithms under the loads that the counted launches of both met."""
+    """The mean difference of true logarithms under the loads that the counted launches of the first met."""
     met = [[launcher.met[launch.step_times_s[0]] for launch in side.launches] for side in sides]
     (_, *new), (_, *old) = (of_side[0] for of_side in met)
-    loads = [load for of_side in met for load, *_ in of_side]
-    return statistics.fmean(true_log_rate(load, *new) - true_log_rate(load, *old) for load in loads)
+    return statistics.fmean(true_log_rate(load, *new) - true_log_rate(load, *old) for load, *_ in met[0])
 
 
 def oracle_width(launcher: BusyLauncher, run: Run, sides: Sequence[Trial]) -> float:
@@ -314,7 +313,8 @@ def main() -> None:
                 found = summary([call.result() for call in calls])
                 print(
                     f"{verb:8} {kind:9} {found['covered']:8.1%} {found['wrong sign']:6.1%} "
-                    f"{found['unknown']:8.1%} {found['mean width']:6.3f} {found['oracle width']:7.3f} {found['bias']:+7.3f}",
+                    f"{found['unknown']:8.1%} {found['mean width']:6.3f} {found['oracle width']:7.3f} "
+                    f"{found['bias']:+7.3f}",
                     flush=True,
                 )
                 print(json.dumps({"verb": verb, "load": kind, **found}), file=sys.stderr, flush=True)

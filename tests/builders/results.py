@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from scalescope.analysis.collectives import CollectiveRow
 from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.rounds import Cell
 from scalescope.analysis.scaling.waterfall import TERMS, Term, Waterfall
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning.tuned_launches import Combination, TunedLaunch, TunedLaunches
@@ -14,6 +15,7 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import Given
+from scalescope.results.other_load import OtherLoad
 from scalescope.results.result import RankRecord, Result, Stage, StageKind
 from tests.simulated.launcher import TWO_CORES
 
@@ -120,7 +122,7 @@ def launch(
     duration_s: float = 10.0,
     refused: bool = False,
     cut_short: bool = False,
-    counts: bool = True,
+    load: OtherLoad | None = None,
 ) -> TunedLaunch:
     return TunedLaunch(
         levers=combination(names),
@@ -130,7 +132,7 @@ def launch(
         base=combination(base),
         refused=refused,
         cut_short=cut_short,
-        counts=counts,
+        cell=None if load is None else Cell(configuration=names, round=None, load=load, threads=1),
     )
 
 

@@ -316,16 +316,30 @@ class SearchPosition:
     # Refining
 
     def refine(self) -> NextLaunch | None:
-        """One more launch of the lever that may matter most, or of what it is compared with."""
+        """One more launch of the lever that may matter most, or of what it is compared with; first of what was
+        launched under another load than that."""
         base = self.best
         undecided = [levers for levers in self.built_on(base) if self._may_matter(levers, base)]
-        for levers in sorted(undecided, key=lambda levers: -self._optimistic(levers, base)):
+        undecided.sort(key=lambda levers: -self._optimistic(levers, base))
+        for levers in (*self._under_other_load(base), *undecided):
             following = self._in_turn(levers, base)
             if self.deciding.made(following) >= self.search.most_launches:
                 continue
             if self._fits(self.costs.of(following, base), self._confirming_s(levers)):
                 return NextLaunch(levers=following, stage=REFINE, base=base, at_most_s=self.remaining_s)
         return None
+
+    def _under_other_load(self, base: Combination) -> list[Combination]:
+        """What was measured on top of a base, and cannot be compared with it."""
+        built = {
+            launch.levers
+            for launch in self.deciding.launches
+            if launch.base == base and launch.levers != base and launch.log_rate is not None
+        }
+        unknown = [
+            levers for levers in built - self.measured.failed if self._difference(levers, base) is None
+        ]
+        return sorted(unknown, key=sorted)
 
     def tighten(self) -> NextLaunch | None:
         """Where nothing is faster: one more launch of what may still be, so that the bound says more."""

@@ -125,7 +125,7 @@ class TunedLaunches:
     def difference(
         self, levers: Combination, base: Combination, among: "TunedLaunches | None" = None
     ) -> SpeedDifference | None:
-        """How much faster one is than the other; None where either was not measured.
+        """How much faster one is than the other; None where either was not measured, or under another load.
 
         `among` are the launches to compare, where not all count; all of them tell the spread.
         """
@@ -137,7 +137,7 @@ class TunedLaunches:
                 difference=statistics.fmean(pairs), variance=squares / freedom / len(pairs), freedom=freedom
             )
             return SpeedDifference(contrast, len(pairs))
-        if not counted.count(levers) or not counted.count(base):
+        if not counted.were_alike(levers, base):
             return None
         variance, freedom = self.spread()
         more, less = counted.count(levers), counted.count(base)
@@ -168,13 +168,20 @@ class TunedLaunches:
             pairs = quiet
         return [(left.log_rate or 0.0) - (right.log_rate or 0.0) for left, right in pairs]
 
+    def were_alike(self, levers: Combination, base: Combination) -> bool:
+        """Whether a launch of each was made under alike load."""
+        left, right = (
+            [launch for _, launch in self._measured() if launch.levers == wanted] for wanted in (levers, base)
+        )
+        return any(launch.is_alike(other) for launch in left for other in right)
+
     def _measured(self) -> list[tuple[int, TunedLaunch]]:
         return [(place, launch) for place, launch in enumerate(self.launches) if launch.log_rate is not None]
 
     def _pair_spread(self) -> tuple[float, float]:
         """The sum of squares of differences of pairs, and its degrees of freedom."""
         freedom = _USUAL_FREEDOM_OF_PAIRS  # other load makes rounds differ, and hardly pairs of one round
-        squares = 2.0 * freedom * min(_USUAL_DEVIATIONS.values()) ** 2
+        squares = 2.0 * freedom * min(self.usual_deviation, _USUAL_DEVIATIONS["cpu"]) ** 2
         for levers in self.combinations:
             differences = self.pairs(levers, BASELINE) if levers else []
             if len(differences) > 1:

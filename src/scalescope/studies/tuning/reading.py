@@ -129,8 +129,9 @@ class _TuningReader:
     # Combinations
 
     def combinations(self) -> tuple[TriedCombination, ...]:
-        """Every combination that was measured, the fastest first."""
-        tried = [self._tried(levers) for levers in self._measured.combinations]
+        """Every combination that was measured and can be compared, the fastest first."""
+        known = [levers for levers in self._measured.combinations if not levers or self._difference(levers)]
+        tried = [self._tried(levers) for levers in known]
         return tuple(sorted(tried, key=lambda combination: -combination.speedup.value))
 
     def _tried(self, levers: Combination) -> TriedCombination:

@@ -16,9 +16,25 @@ from scalescope.analysis.tuning.tuned_launches import (
     TunedLaunches,
     usual_deviation,
 )
+from scalescope.results.other_load import OtherLoad
 from tests.builders.results import combination, launch, launches
 
 A, B = combination("a"), combination("b")
+BUSY = OtherLoad(cores=2, other_cores=1.5, rank_waits=(0.5,))
+QUIET = OtherLoad(cores=2, other_cores=0.0, rank_waits=(0.0,))
+
+
+def test_launches_are_compared_in_pairs_under_alike_load() -> None:
+    made = launches(
+        launch("", 0.0, load=QUIET), launch("a", 0.1, load=QUIET),
+        launch("a", -0.9, load=BUSY), launch("", -1.0, load=BUSY),
+        launch("", 0.02, load=QUIET), launch("a", -0.8, load=BUSY),
+    )  # fmt: skip
+    assert made.pairs(A, BASELINE) == pytest.approx([0.1, 0.1])
+    difference = made.difference(A, BASELINE)
+    assert difference is not None and difference.value == pytest.approx(0.1)
+    made = launches(launch("", 0.0, load=QUIET), launch("a", -0.9, load=BUSY))
+    assert made.difference(A, BASELINE) is None
 
 
 def test_launches_count_unless_they_failed_or_were_disturbed() -> None:
@@ -26,8 +42,8 @@ def test_launches_count_unless_they_failed_or_were_disturbed() -> None:
     assert made.combinations == (BASELINE, B, A)
     assert (made.count(B), made.count(combination("c"))) == (2, 0)
     assert made.mean(B) == pytest.approx(0.2)
-    made = launches(launch("a", 0.1), launch("a", 9.0, counts=False))
-    assert (made.count(A), made.mean(A)) == (1, 0.1)
+    made = launches(launch("a", 0.1), launch("a", 9.0, load=BUSY))
+    assert (made.count(A), made.made(A), made.mean(A)) == (1, 2, 0.1)
     made = launches(launch("", None), launch("a", None), launch("b", 0.5, refused=True), launch("c", 0.1))
     assert made.failed == {A, B}
     assert launches(launch("a", None, cut_short=True)).failed == frozenset()
