@@ -316,8 +316,8 @@ class SearchPosition:
     # Refining
 
     def refine(self) -> NextLaunch | None:
-        """One more launch of the lever that may matter most, or of what it is compared with; first of what was
-        launched under another load than that."""
+        """One more launch of the lever that may matter most, or of what it is compared with; first of what
+        was launched under another load than that."""
         base = self.best
         undecided = [levers for levers in self.built_on(base) if self._may_matter(levers, base)]
         undecided.sort(key=lambda levers: -self._optimistic(levers, base))

@@ -193,11 +193,17 @@ def test_what_is_compiled_is_tried_together_with_a_precision_that_is_sure_to_hel
     assert neighbours == {combination("slow"), combination("a"), combination("a+slow")}
 
 
+PAIRS = ("", "a+b") * 4
+
+
 def test_an_obvious_gain_is_measured_again_where_time_is_left() -> None:
     """A launch takes more than a tenth of the time, and nothing else is to do."""
     made = [NOW, explored("a", 0.36), explored("a+b", 0.6, base="a")]
     made += [launch("a+b", 0.6, kind="confirm", base="a+b"), launch("", 0.0, kind="confirm", base="a+b")]
     made += [launch("a", 0.36, kind="confirm", base="a+b")]
+    step = following(search("a", "b"), *made, remaining_s=50.0)
+    assert (step.levers, step.stage.kind) == (BASELINE, "confirm")  # the second pair, in turn
+    made += [launch(levers, 0.0 if not levers else 0.6, kind="confirm", base="a+b") for levers in PAIRS]
     step = following(search("a", "b"), *made, remaining_s=50.0)
     assert (step.levers, step.stage.kind) == (combination("b"), "confirm")
 
