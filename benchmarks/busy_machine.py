@@ -71,7 +71,7 @@ class Machine:
         self._bursts: list[tuple[float, float]] = [(0.0, 0.0)]
         while time < 20.0 * self.length_s:
             time += self.chance.expovariate(1.0 / (40.0 if wanted == 0.0 else 20.0))
-            wanted = 0.0 if wanted else self.chance.choice((1.0, 2.0))
+            wanted = 0.0 if wanted else self.chance.choice((1.0, 2.0, 4.0))
             self._bursts.append((time, wanted))
         self._begins = self.chance.uniform(0.2, 0.8) * self.length_s
 
@@ -80,11 +80,11 @@ class Machine:
         if self.kind == "quiet":
             return 0.0
         if self.kind == "constant":
-            return 1.0
+            return 2.0
         if self.kind == "starts":
-            return 1.0 if time >= self._begins else 0.0
+            return 3.0 if time >= self._begins else 0.0
         if self.kind == "drift":
-            return min(2.0, 2.0 * time / self.length_s)
+            return min(3.0, 3.0 * time / self.length_s)
         return next(wanted for begin, wanted in reversed(self._bursts) if begin <= time)
 
     def launch(self, ranks: int, compute_s: float) -> tuple[list[list[float]], OtherLoad, float]:
@@ -125,9 +125,9 @@ def log_rate(load: float, ranks: int, compute_s: float) -> float:
 
 def true_log_rate(load: float, ranks: int, compute_s: float) -> float:
     """Between loads that were simulated, on a straight line."""
-    below = min(2.0, math.floor(load * 4.0) / 4.0)
+    below = min(4.0, math.floor(load * 4.0) / 4.0)
     share = min(1.0, max(0.0, (load - below) * 4.0))
-    near, far = (log_rate(at, ranks, compute_s) for at in (below, min(2.25, below + 0.25)))
+    near, far = (log_rate(at, ranks, compute_s) for at in (below, min(4.25, below + 0.25)))
     return near + share * (far - near)
 
 

@@ -150,11 +150,11 @@ def test_what_is_lost_between_ranks_is_one_term_where_communication_stays(wrappe
     assert adds_up(waterfall)
 
 
-def test_samples_must_agree_within_a_percent_without_communication() -> None:
+def test_samples_must_agree_within_five_percent_without_communication() -> None:
     waterfall = waterfall_of(
         command_launches(ONE, around(0.020)),
         command_launches(TWO, around(0.030)),
-        command_launches(silent(TWO), around(0.022), samples=31),
+        command_launches(silent(TWO), around(0.022), samples=29),
     )
     assert {term.name for term in waterfall.terms_that_are("not_measured")} == {
         CONTENTION,
@@ -162,11 +162,11 @@ def test_samples_must_agree_within_a_percent_without_communication() -> None:
         COMMUNICATION,
     }
     reason = term_of(waterfall, COMMUNICATION).reason
-    assert reason is not None and "31 samples" in reason and "32" in reason
+    assert reason is not None and "29 samples" in reason and "32" in reason
     waterfall = waterfall_of(
         command_launches(ONE, around(0.020), samples=1000),
         command_launches(TWO, around(0.030), samples=1000),
-        command_launches(silent(TWO), around(0.022), samples=1009),
+        command_launches(silent(TWO), around(0.022), samples=1040),
     )
     assert time_of(waterfall, COMMUNICATION) == pytest.approx(0.008, rel=1e-3)
     waterfall = waterfall_of(command_launches(ONE, around(0.020)), command_launches(TWO, around(0.030)))
