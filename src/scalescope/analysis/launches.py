@@ -47,6 +47,7 @@ class LaunchSummary:
     )
     clock_change: float | None = None  # of the GPU that changed most, from the start of the window to its end
     hosts: tuple[str, ...] = ()  # of each rank
+    threads_per_rank: int | None = None  # of torch, the most of any rank; None where it was not recorded
 
     @property
     def samples_per_s(self) -> float | None:
@@ -90,7 +91,7 @@ def summarise(result: Result) -> LaunchSummary:
         warmup_steps=len(result.ranks[0].samples.get("warmup_step_time_s", ())) or None,
         own_optimizer=_own_optimizer(result),
         wrapper=_wrapper(result),
-        peak_memory_bytes=_peak_memory(result),
+        peak_memory_bytes=_most(result, "peak_memory_bytes"),
         epochs=epochs_of(result),
         flops_per_sample=result.ranks[0].number("model_flops_per_sample"),
         telemetry=telemetry_summary(result.telemetry),
@@ -98,6 +99,7 @@ def summarise(result: Result) -> LaunchSummary:
         hook_s=_hook_s(result),
         clock_change=_clock_change(result),
         soak_reached=_soak_reached(result),
+        threads_per_rank=_most(result, "threads"),
     )
 
 
@@ -170,9 +172,10 @@ def _losses(result: Result, name: str) -> tuple[float, ...]:
     return tuple(statistics.fmean(step) for step in zip(*per_rank, strict=True)) if all(per_rank) else ()
 
 
-def _peak_memory(result: Result) -> int | None:
-    peaks = (record.whole("peak_memory_bytes") for record in result.ranks)
-    return max((peak for peak in peaks if peak is not None), default=None)
+def _most(result: Result, name: str) -> int | None:
+    """A counter of the rank that has most; None where no rank has it."""
+    counts = (record.whole(name) for record in result.ranks)
+    return max((count for count in counts if count is not None), default=None)
 
 
 def _own_optimizer(result: Result) -> str | None:
