@@ -29,7 +29,7 @@ from scalescope.report.numbers import (
     significant,
 )
 from scalescope.report.section import Section, Table
-from scalescope.report.threads import threads_differ, threads_text
+from scalescope.report.threads import threads_text
 from scalescope.report.varied import shown_value, varied_settings
 
 SCHEMA_VERSION = "1.0"
@@ -181,7 +181,7 @@ def _table(compared: Compared) -> Section:
             optional=(_DETECTABLE, "launches"),
             expert=frozenset((_DETECTABLE,)),
         ),
-        lines=(*threads_differ(sides), *spread_line(compared.comparison.spread)),
+        lines=spread_line(compared.comparison.spread),
         details=detection_limit(config.smallest_detectable for config in judged),
     )
 

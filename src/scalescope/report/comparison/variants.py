@@ -9,7 +9,7 @@ from scalescope.experiment.same_job import command_words
 from scalescope.experiment.trial import Trial
 from scalescope.report.commands.jobs import units_of
 from scalescope.report.numbers import MISSING, counted, shortened
-from scalescope.report.threads import threads_differ
+from scalescope.report.threads import threads_differ, threads_of
 
 _WORDS = {"world_size": "ranks", "threads_per_rank": "threads per rank"}
 _LONGEST = 200  # of what differs, in one line
@@ -18,13 +18,19 @@ _SHOWN = 3  # pairs in sentences; the table has all
 
 def variant_lines(comparison: RunComparison) -> tuple[str, ...]:
     """In what variants differ, and what the speeds of other work say; nothing where settings are equal."""
-    differing = dict.fromkeys(text for config in comparison.judged if (text := differs_text(config)))
-    return (*(f"{text}." for text in list(differing)[:_SHOWN]), *_of_other_work(comparison.other_work))
+    differing = dict.fromkeys(
+        f"{text}."
+        for config in comparison.judged
+        for text in (differs_text(config), _threads(config))
+        if text
+    )
+    return (*list(differing)[:_SHOWN], *_of_other_work(comparison.other_work))
 
 
 def differs_text(config: ComparedConfig) -> str:
     """`hidden_dim 512 → 1024; batch_size 32 → 64`; empty where all settings are equal."""
-    words = [word for difference in config.differs for word in _difference_words(difference)]
+    ranks_first = sorted(config.differs, key=lambda difference: difference[0] != "world_size")
+    words = [word for difference in ranks_first for word in _difference_words(difference)]
     return shortened("; ".join(words), _LONGEST)
 
 
@@ -40,6 +46,13 @@ def merged_name(before: str, after: str) -> str:
         return f"{before} → {after}"
     pairs = zip(*parts, strict=True)
     return ", ".join(left if left == right else f"{left} → {right}" for left, right in pairs)
+
+
+def _threads(config: ComparedConfig) -> str:
+    """CPU threads that were not asked for: a command may set its own."""
+    before, after = threads_of(config.before), threads_of(config.after)
+    is_said = config.work == "other ranks" or "threads_per_rank" in (name for name, _, _ in config.differs)
+    return "" if is_said or before == after else f"CPU threads per rank {_value(before)} → {_value(after)}"
 
 
 def _of_other_work(configs: Sequence[ComparedConfig]) -> tuple[str, ...]:

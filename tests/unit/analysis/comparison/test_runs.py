@@ -94,7 +94,10 @@ def test_variants_of_a_job_are_compared_and_only_the_same_work_can_regress(
     assert (config.work, config.verdict) == (work, "slower")
     assert {name for name, _, _ in config.differs} == set(changes) - {"strategy"}
     assert (config.regressed, comparison.gate_missed) == (regressed, regressed)
-    assert (len(comparison.same_work), len(comparison.other_work)) == (int(work == "same"), int(work != "same"))
+    assert (len(comparison.same_work), len(comparison.other_work)) == (
+        int(work == "same"),
+        int(work != "same"),
+    )
     assert comparison.only_before == comparison.only_after == ()
 
 
@@ -118,7 +121,10 @@ def test_variants_on_several_ranks_are_paired_rank_by_rank() -> None:
     large = [trial.replace(hidden_dim=2048) for trial in small]
     runs = [[launch for trial in side for launch in launches(trial, CALM)] for side in (small, large)]
     judged = compare_runs(*runs, threshold=0.03).judged
-    assert [(config.before.trial.world_size, config.trial.world_size) for config in judged] == [(1, 1), (2, 2)]
+    assert [(config.before.trial.world_size, config.trial.world_size) for config in judged] == [
+        (1, 1),
+        (2, 2),
+    ]
     assert {name for config in judged for name, _, _ in config.differs} == {"hidden_dim"}
 
 

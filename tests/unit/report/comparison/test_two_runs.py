@@ -248,7 +248,7 @@ def test_a_lever_is_held_to_the_threshold() -> None:
 def test_more_ranks_are_a_speedup_and_threads_that_differ_are_said(render: Render) -> None:
     before, after = TRIAL.replace(threads_per_rank=2), TRIAL.replace(world_size=2, strategy="ddp")
     differs, speedup = lines_of(before, after, 1.25)
-    assert differs == "threads per rank 2 → 1; ranks 1 → 2."
+    assert differs == "ranks 1 → 2; threads per rank 2 → 1."
     assert speedup == (
         "2 ranks deliver 1.60× the samples/s of 1 rank, 0.80× per rank. 1 rank had 2 threads, 2 ranks 1 each."
     )
@@ -256,6 +256,14 @@ def test_more_ranks_are_a_speedup_and_threads_that_differ_are_said(render: Rende
     text = render(comparison_sections(compared_runs(compare_runs(*runs, threshold=0.03))))
     (row,) = [line for line in text.splitlines() if "1 rank → 2 ranks" in line]
     assert "single → ddp" in row and "-20.0 %" in row and "other ranks" in row
+
+
+def test_threads_that_a_command_sets_by_itself_are_said() -> None:
+    trial = make_command(command="python a.py")
+    runs = (command_launches(trial, CALM, threads=threads) for threads in (2, 1))
+    first, table, *_ = comparison_sections(compared_runs(compare_runs(*runs, threshold=0.03)))
+    assert first.lines[0] == "CPU threads per rank 2 → 1."
+    assert table.title is not None and "thread" not in table.title
 
 
 def test_threads_stand_in_the_heading_where_all_have_the_same() -> None:
