@@ -115,9 +115,7 @@ def test_other_work_is_compared_and_passes_only_where_nothing_must_be_inconclusi
     assert before is not None and after is not None
     report = compare(before, after)
     assert {trial["work"] for trial in report.data["trials"]} == {"different"}
-    assert [trial["differs"] for trial in report.data["trials"]][0] == [
-        {"setting": "batch_size", "base": 64, "new": 65}
-    ]
+    assert report.data["trials"][0]["differs"] == [{"setting": "batch_size", "base": 64, "new": 65}]
     assert (report.exit_code, compare(before, after, fail_inconclusive=True).exit_code) == (0, 6)
 
 
