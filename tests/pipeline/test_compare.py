@@ -106,15 +106,24 @@ def test_other_hardware_is_refused_unless_allowed() -> None:
     assert {difference["name"] for difference in report.data["differences"]} == {"cpu_model", "cores"}
 
 
-def test_collectives_in_common_do_not_let_other_training_pass() -> None:
+def test_other_work_is_compared_and_passes_only_where_nothing_must_be_inconclusive() -> None:
     runs = []
     for name, batch in (("a", 64), ("b", 65)):
         request = ask("scale", output_dir=name, batch_size=batch, world_size=[1, 2], repeats=2)
         runs.append(scale(request, FakeLauncher(CALM), RecordingWatcher()).path)
     before, after = runs
     assert before is not None and after is not None
-    with pytest.raises(BadInput, match=r"no configuration in common; .* batch_size \(64 / 65\)"):
-        compare(before, after)
+    report = compare(before, after)
+    assert {trial["work"] for trial in report.data["trials"]} == {"different"}
+    assert report.data["trials"][0]["differs"] == [{"setting": "batch_size", "base": 64, "new": 65}]
+    assert (report.exit_code, compare(before, after, fail_inconclusive=True).exit_code) == (0, 6)
+
+
+def test_runs_whose_configurations_may_belong_together_in_two_ways_are_refused() -> None:
+    several, single = measured("a"), measured("b", batch_size=32)
+    message = r"not clear: the first has single, 1 rank, batch 16; single, 1 rank, batch 64, the second sin"
+    with pytest.raises(BadInput, match=message):
+        compare(several, single)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "runs/latest"])

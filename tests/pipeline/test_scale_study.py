@@ -39,7 +39,7 @@ def test_without_noise_the_numbers_are_exact() -> None:
     report = scale(ask("scale", **SWEEP), FakeLauncher(MODEL), RecordingWatcher())
     assert report.exit_code == 0
     verdict, section, *_ = report.sections
-    assert section.title == "weak scaling · mlp on cpu · batch per rank · 5 launches each"
+    assert section.title == "weak scaling · mlp on cpu · batch per rank · 5 launches each · 1 thread per rank"
     assert section.table is not None and section.table.columns[:3] == ("ranks", "batch", "step (ms)")
     assert "(weak scaling)" in verdict.lines[0]
     rows = summary_of(report.path)["results"]["scaling"]

@@ -50,6 +50,7 @@ class LaunchSummary:
     hosts: tuple[str, ...] = ()  # of each rank
     round: Hashable = None  # launches made next to each other; None where they are made one by one
     round_effect: float = 0.0  # what its round adds to the logarithm of its speed
+    threads_per_rank: int | None = None  # of torch, the most of any rank; None where it was not recorded
 
     @property
     def samples_per_s(self) -> float | None:
@@ -93,7 +94,7 @@ def summarise(result: Result, round_: Hashable = None) -> LaunchSummary:
         warmup_steps=len(result.ranks[0].samples.get("warmup_step_time_s", ())) or None,
         own_optimizer=_own_optimizer(result),
         wrapper=_wrapper(result),
-        peak_memory_bytes=_peak_memory(result),
+        peak_memory_bytes=_most(result, "peak_memory_bytes"),
         epochs=epochs_of(result),
         flops_per_sample=result.ranks[0].number("model_flops_per_sample"),
         telemetry=telemetry_summary(result.telemetry),
@@ -102,6 +103,7 @@ def summarise(result: Result, round_: Hashable = None) -> LaunchSummary:
         clock_change=_clock_change(result),
         soak_reached=_soak_reached(result),
         round=round_,
+        threads_per_rank=_most(result, "threads"),
     )
 
 
@@ -174,9 +176,10 @@ def _losses(result: Result, name: str) -> tuple[float, ...]:
     return tuple(statistics.fmean(step) for step in zip(*per_rank, strict=True)) if all(per_rank) else ()
 
 
-def _peak_memory(result: Result) -> int | None:
-    peaks = (record.whole("peak_memory_bytes") for record in result.ranks)
-    return max((peak for peak in peaks if peak is not None), default=None)
+def _most(result: Result, name: str) -> int | None:
+    """A counter of the rank that has most; None where no rank has it."""
+    counts = (record.whole(name) for record in result.ranks)
+    return max((count for count in counts if count is not None), default=None)
 
 
 def _own_optimizer(result: Result) -> str | None:

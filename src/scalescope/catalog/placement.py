@@ -18,7 +18,12 @@ _PINNED = {
 
 
 def _threads(count: int | None, context: ScriptContext) -> Code:
-    return Code() if count is None else code(statement("start", f"torch.set_num_threads({count})"))
+    """Math libraries read the variable when they are loaded; a command can be given it as it is."""
+    if count is None:
+        return Code()
+    if context.strategy == "script":
+        return code(variable("OMP_NUM_THREADS", f"{count}"))
+    return code(statement("start", f"torch.set_num_threads({count})"))
 
 
 def _cores(choice: str, context: ScriptContext) -> Code:
@@ -62,11 +67,17 @@ class Placement:
         high=4096,
         none_word="auto",
         lever=Lever(
-            multiples=(2,),
-            needs=("cpu", "cores"),
+            tries=(1,),
+            multiples=(0.5, 2),
+            needs=("cpu",),
             changes="rounding",
             needs_new_ranks=True,
-            expects=(ExpectedEffect(factors={"products": 0.98}, source="ranks already share the cores"),),
+            expects=(
+                ExpectedEffect(
+                    factors={"products": 0.98},
+                    source="small operations wait for threads, large ones use them",
+                ),
+            ),
             code=_threads,
         ),
     )

@@ -49,7 +49,6 @@ Need = Literal[
     "attention",
     "loader",
     "workers",
-    "cores",
     "torchao",
     "ddp",
 ]
@@ -86,7 +85,7 @@ class Lever:
 
     # A function is asked when the values are needed, for instance the names of all strategies.
     tries: "tuple[Scalar | PerDevice, ...] | Callable[[], tuple[str, ...]]" = ()
-    multiples: tuple[int, ...] = ()  # of the value it has
+    multiples: tuple[float, ...] = ()  # of the value it has, rounded down
     needs: tuple[Need, ...] = ()
     changes: Change = "nothing"
     starts_slowly: bool = False  # it compiles, for instance

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from scalescope.catalog import cards
+from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import ABLATIONS, Trial
 
@@ -15,6 +16,7 @@ BATCH = frozenset(("batch_size", "global_batch_size"))
 LENGTH = frozenset(("epochs", "steps_per_epoch"))  # how long a launch measures
 # Settings that spread one job over ranks.
 SPREAD = frozenset(("world_size", "strategy", *ABLATIONS, "oversubscribe", "stand_in"))
+NO_INFLUENCE = frozenset(("warmup_steps", "lr", "stand_in"))  # on speed
 
 
 def job_key(trial: Trial, *, ignoring: Set[str] = frozenset()) -> str:
@@ -24,13 +26,40 @@ def job_key(trial: Trial, *, ignoring: Set[str] = frozenset()) -> str:
     another folder, or checkout. A strategy without a setting that changes the
     work does what is the default of others.
     """
-    settings = {**_default_work(), **trial.identity}
-    kept = {name: value for name, value in settings.items() if name not in ignoring}
-    if isinstance(workload := kept.get("workload"), str) and ".py:" in workload:
-        kept["workload"] = PurePath(workload).name
-    if isinstance(command := kept.get("command"), str):
-        kept["command"] = [_file_name(word) for word in shlex.split(command)]
+    kept = {name: value for name, value in _job_settings(trial).items() if name not in ignoring}
     return json.dumps(kept, sort_keys=True)
+
+
+def differing_settings(trial: Trial, other: Trial) -> frozenset[str]:
+    """The settings that must be ignored for two trials to have the same key."""
+    here, there = _job_settings(trial), _job_settings(other)
+    missing = object()
+    return frozenset(
+        name for name in here.keys() | there.keys() if here.get(name, missing) != there.get(name, missing)
+    )
+
+
+def changes_work(trial: Trial, name: str) -> bool:
+    """Whether another value of a setting makes another job of a trial, as its card says; where ranks run and
+    how they share the work does not."""
+    setting = cards.settings_by_name(trial.benchmark, of_command=trial.is_command).get(name)
+    if setting is None or name in strategy_settings():
+        return setting is None
+    return setting.card != Placement.__name__ if setting.lever is None else setting.lever.changes == "the job"
+
+
+def _job_settings(trial: Trial) -> dict[str, Any]:
+    settings = {**_default_work(), **trial.identity}
+    if isinstance(workload := settings.get("workload"), str) and ".py:" in workload:
+        settings["workload"] = PurePath(workload).name
+    if isinstance(command := settings.get("command"), str):
+        settings["command"] = command_words(command)
+    return settings
+
+
+def command_words(command: str) -> list[str]:
+    """The words of a command, of paths to files only the names."""
+    return [_file_name(word) for word in shlex.split(command)]
 
 
 @functools.cache

@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import os
+import re
 import signal
 import threading
 import time
@@ -11,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from scalescope.errors import BadInput, CannotRun, ScalescopeError
+from scalescope.experiment.command_line import COMMAND
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine, Precisions
 from scalescope.launch.launcher import Launcher
@@ -22,6 +25,7 @@ from scalescope.studies.request import Request
 from scalescope.studies.stored import check_of_ranks
 from scalescope.studies.study import Host, Study
 
+_THREADS = "OMP_NUM_THREADS"
 _LEAST_BUDGET_S = 30.0  # to suggest, where nothing is known but that torch starts slowly
 
 
@@ -70,7 +74,17 @@ class Prepared:
 def prepare(study: Study, request: Request) -> Prepared:
     """Parse and check what was asked; of --resume without a folder, find the run that it continues."""
     request = request.with_run_to_resume()
-    return Prepared(study=study, request=request, experiment=request.experiment(study.defaults))
+    experiment = _with_threads_of_shell(request.experiment(study.defaults))
+    return Prepared(study=study, request=request, experiment=experiment)
+
+
+def _with_threads_of_shell(experiment: Experiment) -> Experiment:
+    """A command keeps the CPU threads that the user's shell gives it, unless others are asked for."""
+    threads = os.environ.get(_THREADS, "")
+    is_given = any(_THREADS in (env or {}) for env in experiment.settings.get("env", ()))
+    if COMMAND not in experiment.settings or is_given or not re.fullmatch("[1-9][0-9]{0,2}", threads):
+        return experiment
+    return experiment.with_default(threads_per_rank=(int(threads),))
 
 
 def planned_here(prepared: Prepared, launcher: Launcher) -> Prepared:

@@ -17,6 +17,7 @@ from scalescope.studies.request import Request
 from scalescope.studies.running import run_here
 from scalescope.studies.scaling.scale import ScaleStudy
 from scalescope.studies.study import Host, Study
+from scalescope.studies.training.train import TrainStudy
 from scalescope.studies.tuning.tune import TuneStudy
 from tests.pipeline.recording import RecordingWatcher, ask
 from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
@@ -103,3 +104,22 @@ def test_a_search_is_planned_again_by_the_formats_that_torch_finds(planned: list
     plan = _prepared_on(SeenBefore(bare(machine), machine), TuneStudy(levers=("all",)), ask("tune"))
     assert len(planned) == 2
     assert not any(trial.settings["precision"] == "bf16" for trial in plan.trials)
+
+
+@pytest.mark.parametrize(
+    ("shell", "asked", "threads"),
+    [
+        ("3", {"command": "python train.py"}, (3,)),
+        ("3", {"command": "python train.py", "threads_per_rank": 2}, (2,)),
+        ("3", {"command": "python train.py", "env.OMP_NUM_THREADS": 2}, None),
+        ("3", {}, None),
+        ("all", {"command": "python train.py"}, None),
+        ("", {"command": "python train.py"}, None),
+    ],
+)
+def test_a_command_keeps_the_threads_of_the_shell(
+    monkeypatch: pytest.MonkeyPatch, shell: str, asked: dict[str, Any], threads: tuple[int, ...] | None
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", shell)
+    prepared = prepare(TrainStudy(), ask("train", **asked))
+    assert prepared.experiment.settings.get("threads_per_rank") == threads

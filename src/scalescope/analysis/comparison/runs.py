@@ -1,17 +1,27 @@
-"""Two runs of the same configurations: what became slower, and what is inconclusive.
+"""Two runs compared: what became slower, what is inconclusive, and how fast variants of one job are.
 
-Configurations are matched by the identity of their trial. The unit is the launch, as everywhere; a claim
-survives Holm's correction over all configurations that were matched. Runs differ more than the launches
-inside them: that spread widens every interval.
+Configurations are matched by the identity of their trial, then as variants (pairing.py). The unit is the
+launch, as everywhere; a claim survives Holm's correction over all configurations that were matched, and
+apart from them over all variants. Runs differ more than the launches inside them: that spread widens every
+interval.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from scalescope.analysis.collectives import CollectiveRow, collective_rows
-from scalescope.analysis.configurations import Configuration, comparable_log_rates, configurations
+from scalescope.analysis.comparison.pairing import (
+    Pair,
+    SettingDifference,
+    job_differences,
+    matched_pairs,
+    setting_differences,
+    variant_pairs,
+)
+from scalescope.analysis.configurations import STEPS, Configuration, comparable_log_rates, configurations
 from scalescope.analysis.run_spread import RunSpread
-from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.statistics import Estimate, mean_of_logs
 from scalescope.analysis.verdicts import (
     NO_SPREAD,
     SLOWER,
@@ -23,18 +33,17 @@ from scalescope.analysis.verdicts import (
     judge_all,
 )
 from scalescope.analysis.verdicts import Pair as LogRates
-from scalescope.catalog.cards import all_settings
-from scalescope.experiment.same_job import LENGTH, job_key
+from scalescope.experiment.same_job import LENGTH, NO_INFLUENCE, changes_work, job_key
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 
-# What `auto` makes of a machine: another machine may have it otherwise and still do the same job.
-_OF_THE_MACHINE = frozenset(("device", "backend", "threads_per_rank"))
+# What two configurations that are compared do: the same, the same on another number of ranks, or two jobs.
+Work = Literal["same", "other ranks", "different"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedConfig:
-    """One configuration before and after."""
+    """One configuration before and after, or two variants of one job."""
 
     before: Configuration
     after: Configuration
@@ -54,14 +63,46 @@ class ComparedConfig:
         return self.after.trial
 
     @property
+    def differs(self) -> tuple[SettingDifference, ...]:
+        """The settings in which two variants differ."""
+        return job_differences(self.before.trial, self.after.trial)
+
+    @property
+    def work(self) -> Work:
+        """What a lever or the place of ranks changes is the same work; what changes the job is not."""
+        before, after = self.before.trial, self.after.trial
+        names = {name for name, _, _ in self.differs} - NO_INFLUENCE
+        if any(changes_work(before, name) for name in names):
+            return "different"
+        if before.world_size != after.world_size:
+            return "other ranks"
+        return "same" if before.samples_per_step == after.samples_per_step else "different"
+
+    @property
+    def per_rank(self) -> float:
+        """The speedup of one rank."""
+        return self.speedup.value * self.before.trial.world_size / self.after.trial.world_size
+
+    @property
+    def unit(self) -> str:
+        """What both count; steps where they count different things."""
+        return self.after.unit if self.before.unit == self.after.unit else STEPS
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """`unit` per second, before and after."""
+        before, after = comparable_log_rates(self.before, self.after)
+        return mean_of_logs(before).value, mean_of_logs(after).value
+
+    @property
     def change(self) -> float:
         """Of samples per second: -0.08 is 8 % fewer."""
         return self.speedup.value - 1.0
 
     @property
     def regressed(self) -> bool:
-        """Surely slower, and by more than is allowed."""
-        return self.verdict == SLOWER and self.change < -self.threshold
+        """Surely slower at the same work, and by more than is allowed."""
+        return self.work == "same" and self.verdict == SLOWER and self.change < -self.threshold
 
     @property
     def launches(self) -> tuple[int, int]:
@@ -125,6 +166,15 @@ class RunComparison:
     spread: RunSpread = NO_SPREAD  # what runs differ by themselves; none inside one run
 
     @property
+    def same_work(self) -> tuple[ComparedConfig, ...]:
+        """What is held to the threshold: speeds of other work, or of more ranks, are no regression."""
+        return tuple(config for config in self.judged if config.work == "same")
+
+    @property
+    def other_work(self) -> tuple[ComparedConfig, ...]:
+        return tuple(config for config in self.judged if config.work != "same")
+
+    @property
     def regressions(self) -> tuple[ComparedConfig, ...]:
         return tuple(config for config in self.judged if config.regressed)
 
@@ -140,7 +190,8 @@ class RunComparison:
         return not training and not (self.collectives and not self.only_before and not self.only_after)
 
     def with_verdict(self, *verdicts: Verdict) -> tuple[ComparedConfig, ...]:
-        return tuple(config for config in self.judged if config.verdict in verdicts)
+        """Of the same work."""
+        return tuple(config for config in self.same_work if config.verdict in verdicts)
 
 
 def compare_runs(
@@ -151,22 +202,27 @@ def compare_runs(
     any_hardware: bool = False,
     spread: RunSpread = NO_SPREAD,
 ) -> RunComparison:
-    """Match the configurations of two runs and judge every pair.
+    """Pair the configurations of two runs and judge every pair.
 
     With `any_hardware`, settings that follow from the machine may differ. `spread` is by how much runs differ
     of themselves.
     """
     old, new = tuple(before), tuple(after)
     left, right = full_configurations(old), full_configurations(new)
-    pairs = sorted(matched_pairs(left, right, any_hardware=any_hardware), key=_place)
     failed = _failed(left, right, new)
     gone = {config.trial.trial_id for config in failed}
-    matched = {config.trial.trial_id for pair in pairs for config in pair}
+    pairs = matched_pairs(left, right, any_hardware=any_hardware)
+    working = [config for config in left if config.trial.trial_id not in gone]
+    variants = variant_pairs(working, right, pairs)
+    matched = {config.trial.trial_id for pair in (*pairs, *variants) for config in pair}
     alone = [config for config in left if config.trial.trial_id not in matched | gone]
     fresh = [config for config in right if config.trial.trial_id not in matched]
     return RunComparison(
         threshold=threshold,
-        judged=judged_pairs(pairs, threshold, spread),
+        judged=(
+            *judged_pairs(sorted(pairs, key=_place), threshold, spread),
+            *judged_pairs(sorted(variants, key=_place), threshold, spread),
+        ),
         failed=failed,
         only_before=tuple(_alone(config, fresh or right) for config in alone),
         only_after=tuple(_alone(config, alone or left) for config in fresh),
@@ -178,36 +234,6 @@ def compare_runs(
 def full_configurations(results: Iterable[Result]) -> list[Configuration]:
     """Training as it was asked for; what only explains it is not compared."""
     return [configuration for configuration in configurations(results) if not configuration.trial.is_ablation]
-
-
-Pair = tuple[Configuration, Configuration]
-
-
-def matched_pairs(
-    left: list[Configuration], right: list[Configuration], *, any_hardware: bool = False
-) -> list[Pair]:
-    """By identity; then without how long they measured; then, where machines may differ, without what
-    follows from the machine: each only where the match is unmistakable."""
-    by_id = {config.trial.trial_id: config for config in left}
-    pairs = [(by_id[config.trial.trial_id], config) for config in right if config.trial.trial_id in by_id]
-    pairs += _pairs_without(LENGTH, left, right, pairs)
-    if any_hardware:
-        pairs += _pairs_without(LENGTH | _OF_THE_MACHINE, left, right, pairs)
-    return pairs
-
-
-def _pairs_without(
-    ignored: frozenset[str], left: list[Configuration], right: list[Configuration], pairs: list[Pair]
-) -> list[Pair]:
-    """Pairs of what is not matched yet, by all settings but the ignored ones."""
-    matched = {config.trial.trial_id for pair in pairs for config in pair}
-    rest = [[config for config in side if config.trial.trial_id not in matched] for side in (left, right)]
-    old_jobs, new_jobs = ([job_key(config.trial, ignoring=ignored) for config in side] for side in rest)
-    return [
-        (rest[0][old_jobs.index(job)], after)
-        for job, after in zip(new_jobs, rest[1], strict=True)
-        if old_jobs.count(job) == new_jobs.count(job) == 1
-    ]
 
 
 def _place(pair: Pair) -> tuple[int, int, str]:
@@ -271,22 +297,6 @@ def _failed(
 def _alone(configuration: Configuration, others: Sequence[Configuration]) -> Unmatched:
     differences = [setting_differences(configuration.trial, other.trial) for other in others]
     return Unmatched(trial=configuration.trial, nearest=min(differences, key=len, default=()))
-
-
-def setting_differences(trial: Trial, other: Trial) -> tuple[tuple[str, object, object], ...]:
-    """(setting, here, there) of all settings that make two trials different ones."""
-    here, there = trial.identity, other.identity
-    return tuple(
-        (name, here.get(name), there.get(name))
-        for name in sorted(here.keys() | there.keys())
-        if _value(trial, name) != _value(other, name)
-    )
-
-
-def _value(trial: Trial, name: str) -> object:
-    """A setting's value, by default where a trial has none."""
-    known = all_settings(trial.benchmark).get(name)
-    return trial.settings.get(name) if known is None else trial.value(known[0])
 
 
 def _collectives(old: Iterable[Result], new: Iterable[Result]) -> tuple[CollectivePair, ...]:

@@ -6,11 +6,8 @@ from dataclasses import dataclass
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import settings_of
-from scalescope.experiment.same_job import LENGTH, job_key
+from scalescope.experiment.same_job import LENGTH, NO_INFLUENCE, job_key
 from scalescope.experiment.trial import Trial
-
-# How long was measured, and what has no influence on speed.
-_IGNORED = LENGTH | {"warmup_steps", "lr", "stand_in"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +57,7 @@ def side_by_side(runs: Sequence[Sequence[ScalingRow]]) -> MatchedRows:
 def _job_of(trial: Trial) -> str:
     """What must be equal: the work and its spread, not where and how long it ran."""
     placement = {setting.name for setting in settings_of(Placement)} - {"world_size"}
-    return job_key(trial, ignoring=placement | _IGNORED)
+    return job_key(trial, ignoring=placement | LENGTH | NO_INFLUENCE)
 
 
 def _run_row(number: int, row: ScalingRow, first: ScalingRow) -> RunRow:

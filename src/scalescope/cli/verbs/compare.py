@@ -26,7 +26,11 @@ _WINDOW = "3s"
     metavar="PERCENT",
     help="Slower by more than this, and surely so, ends with exit code 8. [default: 3%]",
 )
-@click.option("--fail-inconclusive", is_flag=True, help="End with exit code 6 if anything is inconclusive.")
+@click.option(
+    "--fail-inconclusive",
+    is_flag=True,
+    help="End with exit code 6 if anything is inconclusive or different work.",
+)
 @click.option("--any-hardware", is_flag=True, help="Compare runs of different machines all the same.")
 @click.option(
     "--interleave",

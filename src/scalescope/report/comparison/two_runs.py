@@ -13,8 +13,8 @@ from scalescope.analysis.run_spread import RunSpread
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.verdicts import NO_SPREAD
 from scalescope.experiment.trial import Trial
-from scalescope.report.commands.jobs import units_of
 from scalescope.report.comparison.undecided import is_hidden_by_spread, spread_line, undecided
+from scalescope.report.comparison.variants import merged_name, unit_of, variant_lines, work_text
 from scalescope.report.numbers import (
     counted,
     data_size,
@@ -29,6 +29,7 @@ from scalescope.report.numbers import (
     significant,
 )
 from scalescope.report.section import Section, Table
+from scalescope.report.threads import threads_text
 from scalescope.report.varied import shown_value, varied_settings
 
 SCHEMA_VERSION = "1.0"
@@ -36,6 +37,7 @@ _MACHINE_CHANGED = 0.02
 _WINDOW_DIFFERS = 1.5  # times as long
 _SHOWN_ALONE = 5  # of each side; -v and the JSON have all
 _DETECTABLE = "detectable change"
+_PER_RANK = "per rank"
 _IN_THE_LABEL = ("strategy", "benchmark")
 
 
@@ -56,7 +58,8 @@ class Compared:
 def comparison_sections(compared: Compared) -> tuple[Section, ...]:
     """The sentence first, then the table, then what differs."""
     comparison = compared.comparison
-    first = Section(lines=(verdict(comparison), *compared.notes, *_doubts(compared)))
+    said = (*variant_lines(comparison), *filter(None, (verdict(comparison),)))
+    first = Section(lines=(*said, *compared.notes, *_doubts(compared)))
     tables = [_table(compared)] if comparison.judged else []
     rest = (*_failures(comparison), *_collectives(comparison))
     differing = () if compared.interleaved else _differing(compared)
@@ -64,10 +67,12 @@ def comparison_sections(compared: Compared) -> tuple[Section, ...]:
 
 
 def verdict(comparison: RunComparison) -> str:
-    """What became slower; otherwise that nothing did, and what is inconclusive."""
-    total, least = len(comparison.judged), short_percent(comparison.threshold)
+    """What became slower at the same work; otherwise that nothing did, and what is inconclusive."""
+    total, least = len(comparison.same_work), short_percent(comparison.threshold)
     failed = len(comparison.failed)
     broken = f" {counted(failed, 'configuration')} failed that worked before." if failed else ""
+    if not total and comparison.other_work:
+        return broken.strip()
     if not total:
         return (
             broken.strip()
@@ -89,7 +94,7 @@ def verdict(comparison: RunComparison) -> str:
 
 def _unsure(comparison: RunComparison) -> str:
     """What the sentence does not cover."""
-    total = len(comparison.judged)
+    total = len(comparison.same_work)
     inconclusive = comparison.with_verdict("inconclusive")
     few = sum(config.too_few for config in inconclusive)
     hidden = sum(is_hidden_by_spread(config) for config in inconclusive)
@@ -111,7 +116,7 @@ def _faster(comparison: RunComparison) -> str:
         return ""
     most = short_percent(max(config.change for config in configs))
     are = "is" if len(configs) == 1 else "are"
-    return f" {len(configs)} of {len(comparison.judged)} {are} faster, by up to {most}."
+    return f" {len(configs)} of {len(comparison.same_work)} {are} faster, by up to {most}."
 
 
 def what_decides(compared: Compared) -> tuple[Section, ...]:
@@ -158,13 +163,20 @@ def _machine_changed(comparison: RunComparison) -> tuple[str, ...]:
 def _table(compared: Compared) -> Section:
     judged = compared.comparison.judged
     name = names_of([config.trial for config in judged])
-    rows = tuple(_row(name(config.trial), config) for config in judged)
-    units = units_of(side for config in judged for side in (config.before, config.after))
+    rows = tuple(
+        _row(merged_name(name(config.before.trial), name(config.trial)), config) for config in judged
+    )
+    units = " or ".join(sorted({unit_of(config) for config in judged}))
+    sides = [side for config in judged for side in (config.before, config.after)]
+    threads = "".join(f" · {text}" for text in (threads_text(sides),) if text)
+    has_other_ranks = any(config.work == "other ranks" for config in judged)
+    columns = tuple(column for column in rows[0] if column != _PER_RANK or has_other_ranks)
     return Section(
-        title=f"{units}/s before ({compared.base}) and after ({compared.new}), 95 % intervals in brackets",
+        title=f"{units}/s before ({compared.base}) and after ({compared.new}), 95 % intervals in "
+        f"brackets{threads}",
         table=Table(
-            columns=("configuration", "before", "after", "change", "verdict", "launches", _DETECTABLE),
-            rows=rows,
+            columns=columns,
+            rows=tuple(tuple(row[name] for name in columns) for row in rows),
             left=frozenset(("configuration", "verdict")),
             optional=(_DETECTABLE, "launches"),
             expert=frozenset((_DETECTABLE,)),
@@ -174,17 +186,19 @@ def _table(compared: Compared) -> Section:
     )
 
 
-def _row(name: str, judged: ComparedConfig) -> tuple[str, ...]:
-    before, after = judged.launches
-    return (
-        name,
-        significant(judged.before.speed.value, 4),
-        significant(judged.after.speed.value, 4),
-        signed(judged.speedup),
-        f"{judged.verdict} (regression)" if judged.regressed else judged.verdict,
-        f"{before} + {after}",
-        detectable(judged.smallest_detectable),
-    )
+def _row(name: str, judged: ComparedConfig) -> dict[str, str]:
+    launches, rates = judged.launches, judged.rates
+    verdict = f"{judged.verdict} (regression)" if judged.regressed else judged.verdict
+    return {
+        "configuration": name,
+        "before": significant(rates[0], 4),
+        "after": significant(rates[1], 4),
+        "change": signed(judged.speedup),
+        _PER_RANK: signed_percent(judged.per_rank - 1.0),
+        "verdict": verdict if judged.work == "same" else work_text(judged),
+        "launches": f"{launches[0]} + {launches[1]}",
+        _DETECTABLE: detectable(judged.smallest_detectable),
+    }
 
 
 def names_of(trials: Sequence[Trial]) -> Callable[[Trial], str]:
@@ -299,7 +313,7 @@ def comparison_json(compared: Compared) -> dict[str, Any]:
         "base": compared.base,
         "new": compared.new,
         "threshold": comparison.threshold,
-        "verdict": verdict(comparison),
+        "verdict": " ".join((*variant_lines(comparison), verdict(comparison))).strip(),
         "gate_missed": comparison.gate_missed,
         "run_spread": _spread_json(comparison.spread),
         "trials": [_trial_json(config) for config in comparison.judged],
@@ -335,6 +349,8 @@ def _trial_json(judged: ComparedConfig) -> dict[str, Any]:
         "p_value": judged.p_value,
         "smallest_effect_seen": judged.smallest_detectable,
         "verdict": judged.verdict,
+        "work": judged.work,
+        "differs": [{"setting": name, "base": old, "new": new} for name, old, new in judged.differs],
         "would_decide": None if judged.remedy is None else dataclasses.asdict(judged.remedy),
         "regression": judged.regressed,
         "base_launches": judged.launches[0],

@@ -33,6 +33,7 @@ from scalescope.report.numbers import (
 from scalescope.report.prediction.sections import larger_section
 from scalescope.report.scaling.waterfall import waterfall_sections
 from scalescope.report.section import Section, ShownCommand, Table
+from scalescope.report.threads import threads_differ, threads_text
 from scalescope.report.trials import side_by_side
 from scalescope.report.varied import changed_settings, shown_value, title_of, varied_settings
 from scalescope.results.run import Run
@@ -158,7 +159,10 @@ def table_section(rows: tuple[ScalingRow, ...]) -> Section:
             optional=(*expert, f"{units}/s"),
             expert=frozenset(expert),
         ),
-        lines=(_UNSURE_NOTE,) if any(_UNSURE in cell for row in cells for cell in row.values()) else (),
+        lines=(
+            *threads_differ(row.configuration for row in rows),
+            *((_UNSURE_NOTE,) if any(_UNSURE in cell for row in cells for cell in row.values()) else ()),
+        ),
         details=_details(rows),
     )
 
@@ -174,11 +178,12 @@ def _title(rows: tuple[ScalingRow, ...]) -> str:
     shared = any(row.trial.oversubscribe for row in rows)
     marks = " · ranks share a GPU: not a scaling measurement" if shared else ""
     made = "".join(f" · {surrounding}" for surrounding in context(first.trial))
+    threads = threads_text(row.configuration for row in rows)
     counts = sorted({len(row.configuration.launches) for row in rows})
     launches = f"{counts[0]} to " * (len(counts) > 1) + counted(counts[-1], "launch")
     return (
         f"{first.trial.mode} scaling · {job_name(first.trial)} on {first.trial.device} · {batch} · "
-        f"{launches} each{_changes(rows)}{base}{made}{marks}"
+        f"{launches} each{f' · {threads}' if threads else ''}{_changes(rows)}{base}{made}{marks}"
     )
 
 

@@ -25,6 +25,7 @@ from scalescope.report.numbers import (
     significant,
 )
 from scalescope.report.section import Section, ShownCommand, Table
+from scalescope.report.threads import threads_text
 from scalescope.report.training.step_waterfall import step_sections
 from scalescope.report.trials import side_by_side
 from scalescope.report.varied import changed_settings, shown_value
@@ -98,6 +99,7 @@ def summary_section(configuration: Configuration) -> Section:
     facts = [
         *([("Command", configuration.trial.command)] if configuration.trial.is_command else []),
         ("World size", f"{configuration.trial.world_size}"),
+        *[("CPU threads", text) for text in (threads_text((configuration,)),) if text],
         ("Device", configuration.device),
         ("Config", _changes(configuration)),
         ("Warmup steps", f"{warmup}"),

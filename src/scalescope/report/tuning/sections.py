@@ -18,6 +18,7 @@ from scalescope.report.numbers import (
     signed_percent,
 )
 from scalescope.report.section import Section, ShownCommand, Table
+from scalescope.report.threads import threads_text
 from scalescope.report.tuning.code import changes_between, code_section, context_of
 from scalescope.report.tuning.plan import left_out_section
 from scalescope.report.tuning.tuning import NOW, OtherJob, TriedCombination, TriedLever, Tuning
@@ -206,7 +207,9 @@ def _measured(tuning: Tuning) -> Section:
         "loss change",
         "remark",
     )
-    title = f"Measured, against {tuning.baseline.label} · 1.00× is the current speed"
+    now = [tried.configuration for tried in tuning.combinations if not tried.levers]
+    threads = "".join(f" ({text})" for text in (threads_text(now),) if text)
+    title = f"Measured, against {tuning.baseline.label}{threads} · 1.00× is the current speed"
     if not tuning.one_launch_each:
         title += ", 95 % intervals in brackets"
     return Section(

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.analysis.comparison.environments import Difference, differences, other_hardware
-from scalescope.analysis.comparison.runs import RunComparison, compare_runs
+from scalescope.analysis.comparison.pairing import setting_differences
+from scalescope.analysis.comparison.runs import RunComparison, compare_runs, full_configurations
 from scalescope.analysis.comparison.side_by_side import MatchedRows, side_by_side
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.run_spread import RunSpread
@@ -16,6 +17,7 @@ from scalescope.analysis.verdicts import INCONCLUSIVE
 from scalescope.errors import BadInput, CannotRun, ExitCode
 from scalescope.report.comparison.side_by_side import SideBySide, side_by_side_json, side_by_side_sections
 from scalescope.report.comparison.two_runs import Compared, comparison_json, comparison_sections
+from scalescope.report.comparison.variants import sides_text
 from scalescope.report.numbers import counted
 from scalescope.report.section import Section
 from scalescope.results.run import Run, load_run
@@ -42,7 +44,7 @@ def compare(
     spread: RunSpread | None = None,
     fail_inconclusive: bool = False,
 ) -> ComparisonReport:
-    """Judge every configuration that both runs have; a regression misses the gate.
+    """Judge every configuration that both runs have, and variants of one job; a regression misses the gate.
 
     `spread` is by how much runs differ of themselves; by default, what the user's earlier runs say.
     """
@@ -70,9 +72,10 @@ def compare(
 def report_of_comparison(compared: Compared, *, fail_inconclusive: bool) -> ComparisonReport:
     """What a comparison shows, and whether its gate is passed."""
     exit_code = ExitCode.OK
-    if fail_inconclusive and compared.comparison.with_verdict(INCONCLUSIVE):
+    comparison = compared.comparison
+    if fail_inconclusive and (comparison.with_verdict(INCONCLUSIVE) or comparison.other_work):
         exit_code = ExitCode.INVALID
-    if compared.comparison.gate_missed:
+    if comparison.gate_missed:
         exit_code = ExitCode.GATE_MISSED
     return ComparisonReport(
         sections=comparison_sections(compared), data=comparison_json(compared), exit_code=exit_code
@@ -175,9 +178,12 @@ def _check_common(before: Run, after: Run, comparison: RunComparison) -> None:
     if comparison.has_nothing_in_common:
         _check_holds_speeds(before)
         _check_holds_speeds(after)
+        left, right = (
+            [config.trial for config in full_configurations(run.results)] for run in (before, after)
+        )
         raise BadInput(
-            f"compare: {before.path} and {after.path} have no configuration in common; "
-            f"{_what_differs(before, after)}; --interleave measures what differs least in turns"
+            f"compare: {before.path} and {after.path} have no configuration in common, and which belong "
+            f"together is not clear: {sides_text(left, right)}; measure one configuration per run"
         )
 
 
@@ -193,9 +199,9 @@ def _check_holds_speeds(run: Run) -> None:
 
 def _what_differs(before: Run, after: Run) -> str:
     """The settings in which the two nearest configurations differ."""
-    alone = compare_runs(before.results, after.results, threshold=0.03)
+    left, right = full_configurations(before.results), full_configurations(after.results)
     nearest = min(
-        (unmatched.nearest for unmatched in alone.only_before if unmatched.nearest), key=len, default=()
+        (setting_differences(old.trial, new.trial) for old in left for new in right), key=len, default=()
     )
     if not nearest:
         return "they measured different things"

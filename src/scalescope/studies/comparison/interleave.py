@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalescope.analysis.comparison.environments import differences, other_hardware
-from scalescope.analysis.comparison.pairing import nearest_pairs
+from scalescope.analysis.comparison.pairing import matched_pairs, variant_pairs
 from scalescope.analysis.comparison.runs import (
     RunComparison,
     full_configurations,
     judged_pairs,
-    matched_pairs,
 )
 from scalescope.analysis.configurations import configurations
 from scalescope.catalog.workloads.custom import file_of, in_file
@@ -122,7 +121,7 @@ def _pairs_of_runs(base: Run, new: Run, directory: Path) -> tuple[tuple[TrialPai
     """Configurations that correspond and can be told apart: by settings, or by the code of then."""
     left, right = full_configurations(base.results), full_configurations(new.results)
     pairs = matched_pairs(left, right)
-    pairs += nearest_pairs(left, right, pairs)
+    pairs += variant_pairs(left, right, pairs)
     rooted = [(_rooted(old.trial, base), _rooted(latest.trial, new)) for old, latest in pairs]
     notes: tuple[str, ...] = ()
     if rooted and not any(_differ(*pair) for pair in rooted):

@@ -118,6 +118,8 @@ def _why_not_worth_trying(
         return "is what the baseline does"
     if candidate.changes == "the job" and not candidate.asked:
         return f"changes the job; --levers {candidate.name}={candidate.value} compares it apart"
+    if not typed and _threads(baseline, machine) <= machine.cores < _threads(candidate.trial, machine):
+        return f"more threads than the {machine.cores} cores"
     already = emulated_in(baseline, machine)
     emulated = [support for support in emulated_in(candidate.trial, machine) if support not in already]
     if typed or not emulated:
@@ -187,11 +189,15 @@ def tried_values(setting: Setting, baseline: Trial) -> tuple[Value, ...]:
     """The values of a lever that differ from the baseline's; multiples are of the baseline's own."""
     assert setting.lever is not None
     now = baseline.settings[setting.name]
-    multiples = tuple(now * times for times in setting.lever.multiples) if now else ()
+    scaled = tuple(int(now * times) for times in setting.lever.multiples) if now else ()
     tries: tuple[Value, ...] = setting.lever.tries_on(baseline.device)
     if setting.kind == "env":
         tries = tuple(_with_variable(baseline, *str(text).split("=", 1)) for text in tries)
-    return tuple(value for value in (*tries, *multiples) if value != now)
+    return tuple(
+        value
+        for value in (*tries, *(value for value in scaled if value and value not in tries))
+        if value != now
+    )
 
 
 def with_values(experiment: Experiment, values: Mapping[str, Value]) -> Experiment:
@@ -249,10 +255,6 @@ def why_not(setting: Setting, trial: Trial, machine: Machine) -> str | None:
             "the loader has no processes; add --num-workers 2",
         ),
         "ddp": (trial.is_command, "is an argument of the DDP of a command"),
-        "cores": (
-            _threads(trial, machine) < machine.cores,
-            f"all {machine.cores} cores have a thread already",
-        ),
         "torchao": (importlib.util.find_spec("torchao") is not None, "requires torchao: not installed"),
     }
     return next((reason for need in setting.lever.needs for met, reason in (facts[need],) if not met), None)

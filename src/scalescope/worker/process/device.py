@@ -30,9 +30,9 @@ def device_identity(device: torch.device) -> str | None:
     return f"GPU {uuid} of {socket.gethostname()}"
 
 
-def placement_counters(device: torch.device) -> dict[str, str]:
-    """Where this rank really runs: the cores that it may use, and its GPU; only what is known."""
-    counters = {}
+def placement_counters(device: torch.device) -> dict[str, str | int]:
+    """Where this rank really runs: its threads, the cores that it may use, its GPU; only what is known."""
+    counters: dict[str, str | int] = {"threads": torch.get_num_threads()}
     if hasattr(os, "sched_getaffinity"):
         counters["affinity"] = core_list(os.sched_getaffinity(0))
     if device.type == "cuda":

@@ -7,13 +7,8 @@ from typing import Any
 import pytest
 
 from scalescope.analysis.comparison.environments import differences, other_hardware
-from scalescope.analysis.comparison.pairing import nearest_pairs
-from scalescope.analysis.comparison.runs import (
-    RunComparison,
-    compare_runs,
-    full_configurations,
-    setting_differences,
-)
+from scalescope.analysis.comparison.pairing import setting_differences, variant_pairs
+from scalescope.analysis.comparison.runs import RunComparison, compare_runs, full_configurations
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.run_spread import RunSpread
 from scalescope.experiment.trial import Trial
@@ -76,8 +71,61 @@ def test_ablations_are_not_compared() -> None:
 def test_settings_that_make_trials_different_are_named() -> None:
     assert setting_differences(TRIAL, TRIAL) == ()
     assert setting_differences(TRIAL, TRIAL.replace(seed=3)) == (("seed", 0, 3),)
-    other = TRIAL.replace(fused_optimizer=True)
-    assert compare_runs(launches(TRIAL, CALM), launches(other, CALM), 0.03).has_nothing_in_common
+
+
+@pytest.mark.parametrize(
+    ("changes", "work", "regressed"),
+    [
+        ({"hidden_dim": 2048}, "different", False),
+        ({"batch_size": 20}, "different", False),
+        ({"seed": 1, "optimizer": "adamw"}, "different", False),
+        ({"world_size": 2, "strategy": "ddp"}, "other ranks", False),
+        ({"fused_optimizer": True}, "same", True),
+        ({"threads_per_rank": 2, "lr": 0.5}, "same", True),
+    ],
+)
+def test_variants_of_a_job_are_compared_and_only_the_same_work_can_regress(
+    changes: dict[str, Any], work: str, regressed: bool
+) -> None:
+    """Steps take three times as long, which is slower for every variant here, per sample too."""
+    other = TRIAL.replace(**changes)
+    comparison = compare_runs(launches(TRIAL, CALM), launches(other, CALM, 3.0), 0.03)
+    (config,) = comparison.judged
+    assert (config.work, config.verdict) == (work, "slower")
+    assert {name for name, _, _ in config.differs} == set(changes) - {"strategy"}
+    assert (config.regressed, comparison.gate_missed) == (regressed, regressed)
+    assert (len(comparison.same_work), len(comparison.other_work)) == (
+        int(work == "same"),
+        int(work != "same"),
+    )
+    assert comparison.only_before == comparison.only_after == ()
+
+
+def test_more_ranks_have_a_speedup_per_rank() -> None:
+    other = TRIAL.replace(world_size=2, strategy="ddp")
+    (config,) = compare_runs(launches(TRIAL, CALM), launches(other, CALM, 1.25), 0.03).judged
+    assert config.speedup.value == pytest.approx(1.6)
+    assert config.per_rank == pytest.approx(0.8)
+
+
+def test_numbers_of_ranks_differ_only_where_nothing_else_is_compared() -> None:
+    two, four = (TRIAL.replace(world_size=ranks, strategy="ddp") for ranks in (2, 4))
+    before = launches(TRIAL, CALM) + launches(two, CALM)
+    comparison = compare_runs(before, launches(two, CALM) + launches(four, CALM), 0.03)
+    assert [config.trial.world_size for config in comparison.judged] == [2]
+    assert (len(comparison.only_before), len(comparison.only_after)) == (1, 1)
+
+
+def test_variants_on_several_ranks_are_paired_rank_by_rank() -> None:
+    small = [TRIAL, TRIAL.replace(world_size=2, strategy="ddp")]
+    large = [trial.replace(hidden_dim=2048) for trial in small]
+    runs = [[launch for trial in side for launch in launches(trial, CALM)] for side in (small, large)]
+    judged = compare_runs(*runs, threshold=0.03).judged
+    assert [(config.before.trial.world_size, config.trial.world_size) for config in judged] == [
+        (1, 1),
+        (2, 2),
+    ]
+    assert {name for config in judged for name, _, _ in config.differs} == {"hidden_dim"}
 
 
 def test_an_unmatched_configuration_names_the_differences_to_the_nearest() -> None:
@@ -110,7 +158,7 @@ def test_other_machines_may_have_other_threads_where_the_match_is_unmistakable()
     there = TRIAL.replace(threads_per_rank=8)
     strict = compare_runs(launches(TRIAL, CALM), launches(there, CALM), 0.03)
     loose = compare_runs(launches(TRIAL, CALM), launches(there, CALM), 0.03, any_hardware=True)
-    assert strict.has_nothing_in_common
+    assert [name for config in strict.judged for name, _, _ in config.differs] == ["threads_per_rank"]
     assert [config.verdict for config in loose.judged] == ["no difference"]
     assert loose.only_before == loose.only_after == ()
     two = launches(TRIAL.replace(threads_per_rank=8), CALM) + launches(
@@ -145,18 +193,18 @@ def test_two_runs_differ_more_than_their_launches() -> None:
     assert between.remedy is not None and between.remedy.interleaved is not None
 
 
-def test_what_has_no_partner_is_paired_with_what_differs_least() -> None:
+def test_variants_are_paired_where_only_one_partner_is_possible() -> None:
     def of(*trials: Trial) -> list[Configuration]:
         return full_configurations([launch for trial in trials for launch in launches(trial, CALM)])
 
     small, large = make_trial(batch_size=10), make_trial(batch_size=20)
     left, right = of(small, large), of(small.replace(lr=0.5), large.replace(lr=0.5))
-    pairs = nearest_pairs(left, right, [])
+    pairs = variant_pairs(left, right, [])
     assert [(old.trial.rank_batch_size, new.trial.rank_batch_size) for old, new in pairs] == [
         (10, 10),
         (20, 20),
     ]
-    assert nearest_pairs(left, of(make_trial(batch_size=30)), []) == []  # as near to both
+    assert variant_pairs(left, of(make_trial(batch_size=30)), []) == []  # as near to both
 
 
 MACHINE: dict[str, Any] = {

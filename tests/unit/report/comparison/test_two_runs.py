@@ -13,8 +13,10 @@ from scalescope.analysis.verdicts import NO_SPREAD
 from scalescope.experiment.trial import Trial
 from scalescope.report.comparison.two_runs import Compared, comparison_json, comparison_sections, verdict
 from scalescope.report.comparison.undecided import spread_line
+from scalescope.report.comparison.variants import differs_text
 from scalescope.report.section import Section
 from scalescope.results.result import Result
+from tests.builders.commands import command_launches, make_command
 from tests.builders.results import make_result, make_trial
 
 from ..conftest import Render
@@ -111,7 +113,7 @@ def test_a_machine_that_changed_speed_is_reported() -> None:
 
 def test_differences_and_unmatched_configurations_are_listed(render: Render) -> None:
     comparison = compare_runs(
-        run_of(CALM, CALM, trials=TRIALS[:2]), run_of(CALM, CALM, trials=[TRIALS[0], TRIALS[3]]), 0.03
+        run_of(CALM, CALM, CALM, trials=TRIALS[:3]), run_of(CALM, CALM, trials=[TRIALS[0], TRIALS[3]]), 0.03
     )
     torch = Difference(kind="version", name="torch_version", before="2.6", after="2.7")
     text = render(comparison_sections(compared_runs(comparison, torch)))
@@ -220,3 +222,76 @@ def test_what_is_decided_needs_nothing() -> None:
     titles = [part.title for part in comparison_sections(compared(CALM))]
     assert not any(title and title.startswith("What would") for title in titles)
     assert comparison_json(compared(CALM))["run_spread"] is None
+
+
+def lines_of(before: Trial, after: Trial, factor: float = 1.0) -> tuple[str, ...]:
+    """The first lines about two variants, the second with steps so many times as long."""
+    runs = run_of(CALM, trials=[before]), run_of(times(factor), trials=[after])
+    return comparison_sections(compared_runs(compare_runs(*runs, threshold=0.03)))[0].lines
+
+
+def test_what_differs_is_said_first_and_other_work_is_no_regression() -> None:
+    differs, work = lines_of(TRIAL, TRIAL.replace(hidden_dim=2048, batch_size=20), 1.25)
+    assert differs == "batch_size 10 → 20; hidden_dim 1024 → 2048."
+    assert work == (
+        "Different work: 1.60× the samples/s are speeds of different jobs, neither a regression nor an "
+        "improvement."
+    )
+
+
+def test_a_lever_is_held_to_the_threshold() -> None:
+    differs, sentence = lines_of(TRIAL, TRIAL.replace(fused_optimizer=True), 1.25)
+    assert differs == "fused_optimizer False → True."
+    assert sentence == "1 of 1 configuration is slower by more than 3 %, by up to 20 %."
+
+
+def test_more_ranks_are_a_speedup_and_threads_that_differ_are_said(render: Render) -> None:
+    before, after = TRIAL.replace(threads_per_rank=2), TRIAL.replace(world_size=2, strategy="ddp")
+    differs, speedup = lines_of(before, after, 1.25)
+    assert differs == "ranks 1 → 2; threads per rank 2 → 1."
+    assert speedup == (
+        "2 ranks deliver 1.60× the samples/s of 1 rank, 0.80× per rank. 1 rank had 2 threads, 2 ranks 1 each."
+    )
+    runs = run_of(CALM, trials=[before]), run_of(times(1.25), trials=[after])
+    text = render(comparison_sections(compared_runs(compare_runs(*runs, threshold=0.03))))
+    (row,) = [line for line in text.splitlines() if "1 rank → 2 ranks" in line]
+    assert "single → ddp" in row and "-20.0 %" in row and "other ranks" in row
+
+
+def test_threads_that_a_command_sets_by_itself_are_said() -> None:
+    trial = make_command(command="python a.py")
+    runs = (command_launches(trial, CALM, threads=threads) for threads in (2, 1))
+    first, table, *_ = comparison_sections(compared_runs(compare_runs(*runs, threshold=0.03)))
+    assert first.lines[0] == "CPU threads per rank 2 → 1."
+    assert table.title is not None and "thread" not in table.title
+
+
+def test_threads_stand_in_the_heading_where_all_have_the_same() -> None:
+    (table,) = [part for part in comparison_sections(compared(CALM)) if part.table is not None]
+    assert table.title is not None and table.title.endswith("1 thread per rank")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("python a.py --hidden 512", "python a.py --hidden 1024", "`--hidden 512` → `--hidden 1024`"),
+        ("python a.py --hidden=5 -q", "python a.py --hidden=6", "`--hidden=5` → `--hidden=6`; without `-q`"),
+        ("python a.py", "python b.py --wide", "`a.py` → `b.py`; with `--wide`"),
+        ("python a.py -x -y", "python a.py -y -x", "the order of the command's words"),
+    ],
+)
+def test_commands_differ_in_words(before: str, after: str, words: str) -> None:
+    old, new = (command_launches(make_command(command=command), CALM) for command in (before, after))
+    (config,) = compare_runs(old, new, 0.03).judged
+    assert config.work == "different"
+    assert differs_text(config) == words
+
+
+def test_what_counts_different_things_is_compared_by_steps() -> None:
+    samples = command_launches(make_command(command="python a.py"), CALM)
+    tokens = command_launches(make_command(command="python b.py", observed_unit="tokens"), times(2.0))
+    comparison = compare_runs(samples, tokens, 0.03)
+    assert comparison.judged[0].rates == pytest.approx((100.0, 50.0), rel=0.01)
+    first, table, *_ = comparison_sections(compared_runs(comparison))
+    assert "0.50× the steps/s" in first.lines[1]
+    assert table.title is not None and table.title.startswith("steps/s before")

@@ -231,3 +231,10 @@ def test_what_a_command_was_observed_to_do_is_no_change() -> None:
     winner = baseline.replace(num_workers=2, observed_batch_size=16, observed_unit=None)
     assert changes_between(baseline, winner) == {"num_workers": (None, 2)}
     assert context_of(winner).strategy == "script"
+
+
+def test_threads_are_a_line_of_a_script_and_a_variable_of_a_command() -> None:
+    fewer = {"threads_per_rank": (8, 1)}
+    assert lines_of(fewer, CPU) == ["torch.set_num_threads(1)"]
+    command = ScriptContext(device="cpu", strategy="script")
+    assert "#   export OMP_NUM_THREADS=1" in code_section(fewer, command).code

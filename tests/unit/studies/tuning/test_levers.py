@@ -190,6 +190,19 @@ def test_a_variable_can_be_named_with_its_value() -> None:
         levers_for("env=NCCL_PROTO", world_size="2", gpus=2)
 
 
+@pytest.mark.parametrize(
+    ("cores", "threads", "values"),
+    [(8, "8", [1, 4]), (8, "4", [1, 2, 8]), (8, "1", [2]), (2, "2", [1]), (3, "2", [1]), (1, "1", [])],
+)
+def test_fewer_threads_are_tried_and_more_where_cores_are_free(
+    cores: int, threads: str, values: list[int]
+) -> None:
+    machine = dataclasses.replace(TWO_CORES, cores=cores)
+    levers = find_levers(ask(threads_per_rank=threads), machine, ("threads_per_rank",))
+    assert [candidate.value for candidate in levers.candidates] == values
+    assert all("more threads than the" in reason for reason in reasons(levers).values())
+
+
 def test_multiples_are_of_the_value_it_has() -> None:
     levers = levers_for("batch_size", batch_size="6")
     assert tried(levers) == [f"batch_size {6 * times}" for times in (2, 8, 32, 128)]
