@@ -53,6 +53,13 @@ class JobInputs:
             self._fits[key] = fitted
         return self._fits[key]
 
+    def as_measured(self) -> "JobInputs | None":
+        """With the run's own network and settings; None where it has measured no collectives."""
+        own = self.fit_from or self
+        if own.run_times is None or own.times is own.run_times:
+            return None if own.run_times is None else own
+        return dataclasses.replace(own, times=own.run_times, layout=_layout(own.run, own.job.trial))
+
     def changed(
         self, *, job: PredictedJob | None = None, times: CollectiveTimes | None = None
     ) -> "JobInputs":
