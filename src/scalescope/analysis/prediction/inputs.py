@@ -37,6 +37,11 @@ class JobInputs:
     run_times: MeasuredTimes | None = None  # of the network that its ranks used
     fit_from: "JobInputs | None" = None  # where another strategy or network is tried
 
+    @property
+    def machine(self) -> str:
+        """Where the job was measured."""
+        return next((result.environment_id for result in self.run.results), "")
+
     @functools.cached_property
     def _fits(self) -> dict[tuple[str, int], Fitted]:
         return {}

@@ -173,7 +173,7 @@ def ledger_entries(
         }
         trial_id = inputs.job.measured[size]
         entries += [
-            _entry(inputs.run, prediction, trial_id, measured_s, exposed_s.get(trial_id))
+            _entry(inputs, prediction, measured_s, exposed_s.get(trial_id))
             for prediction in predictions.values()
         ]
     return tuple(entries)
@@ -203,8 +203,9 @@ def _efficiencies(predictions: Iterable[Prediction], measured_s: Mapping[int, fl
 
 
 def _entry(
-    run: Run, prediction: Prediction, trial_id: str, measured_s: float, exposed_s: float | None
+    inputs: JobInputs, prediction: Prediction, measured_s: float, exposed_s: float | None
 ) -> LedgerEntry:
+    run, trial_id = inputs.run, inputs.job.measured[prediction.setup.world_size]
     launches = [result for result in run.results if result.trial_id == trial_id]
     return LedgerEntry(
         kind=prediction.kind,
@@ -216,9 +217,9 @@ def _entry(
         measured_s=measured_s,
         predicted_exposed_s=prediction.exposed_s.value,
         measured_exposed_s=exposed_s,
-        setup=dataclasses.asdict(prediction.setup),
+        setup={"workload": inputs.job.trial.workload, **dataclasses.asdict(prediction.setup)},
         run=run_began(run),
         trial_id=trial_id,
-        environment_id=launches[0].environment_id if launches else "",
+        environment_id=inputs.machine,
         date=max((result.started_at for result in launches), default=""),
     )
