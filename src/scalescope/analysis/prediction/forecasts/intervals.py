@@ -49,6 +49,9 @@ class Origin:
     family: str = ""
 
 
+NOWHERE = Origin()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerResidual:
     """The error of an earlier prediction."""
@@ -57,7 +60,7 @@ class LedgerResidual:
     step: float  # ln(measured ÷ predicted)
     exposed: float | None = None  # of exposed communication, as a share of the step
     distance: float = 0.0  # doublings of ranks beyond those of the curve
-    origin: Origin = Origin()
+    origin: Origin = NOWHERE
     run: str = ""
     trial_id: str = ""
 
@@ -132,7 +135,7 @@ def half_widths(
     kind: PredictionKind,
     residuals: Sequence[LedgerResidual],
     uncertainty: Uncertainty,
-    origin: Origin = Origin(),
+    origin: Origin = NOWHERE,
 ) -> HalfWidths:
     """From the nearest evidence of which there is enough; from stated defaults without any."""
     default = _default(kind, uncertainty)
