@@ -18,6 +18,7 @@ from scalescope.results.other_load import OtherLoad
 from scalescope.studies.report import ReportOptions, gather
 from tests.builders.profiles import GRADIENT_BYTES, GRADIENTS, made_profiles
 from tests.builders.studies import scale, train
+from tests.simulated.costs import SimulatedScript
 from tests.simulated.launcher import CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, summary_of
@@ -331,6 +332,17 @@ def test_a_run_that_contradicts_its_prediction_says_so_first_and_predicts_nothin
         if part.title == "Predicted on more ranks"
     ]
     assert chapter.sections[0].lines == (said,) and not chapter.figures
+
+
+def test_tokens_of_a_command_are_called_tokens(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    model = dataclasses.replace(MODEL, script=SimulatedScript(unit="tokens", samples=50))
+    asked = ask("scale", command="torchrun --nproc-per-node={world_size} train.py", world_size=[1, 2])
+    report = scale(asked, FakeLauncher(model), RecordingWatcher())
+    headings = {name for section in report.sections if section.table for name in section.table.columns}
+    ended = call("run", "--what-if", "--gpu-hour-price", "2")
+    assert "tokens/s" in headings and "tokens/s" in ended.out and "cost per 1M tokens" in ended.out
+    assert "samples/s" not in headings and "samples" not in ended.out
 
 
 def test_scale_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
