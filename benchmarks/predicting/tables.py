@@ -113,6 +113,7 @@ def _entry(row: Scored, model: str, curve: CurveOrigin, width: float) -> LedgerE
             backend="nccl" if row.settings.get("device") == "cuda" else "gloo",
             curve=curve,
             is_extrapolated=curve == "other ranks",
+            is_fitted=True,
         ),
         world_size=row.ranks,
         curve_ranks=2 if curve == "other ranks" else row.ranks,

@@ -1,5 +1,6 @@
 """`predict` through the command line, for runs of the fake launcher."""
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,9 +14,11 @@ from scalescope.analysis.prediction import inputs
 from scalescope.cli import app
 from scalescope.report.chapters import chapters_of
 from scalescope.results.ledger import ledger_file, read_ledger
+from scalescope.results.other_load import OtherLoad
 from scalescope.studies.report import ReportOptions, gather
 from tests.builders.profiles import GRADIENT_BYTES, GRADIENTS, made_profiles
 from tests.builders.studies import scale, train
+from tests.simulated.costs import SimulatedScript
 from tests.simulated.launcher import CostModel, FakeLauncher
 
 from .recording import RecordingWatcher, ask, summary_of
@@ -201,8 +204,8 @@ def test_the_ledger_is_shown_by_kind_with_its_coverage(call: Call, tmp_path: Pat
     content = json.loads((tmp_path / "l.json").read_text())
     by_kind = {row["kind"]: row for row in content["kinds"]}
     assert by_kind["all"]["n"] == 3
-    same = by_kind["ddp over gloo, curve of as many ranks"]
-    assert (same["n"], same["coverage"]) == (2, 1.0)
+    same, fitted = (by_kind[f"ddp over gloo, curve of as many ranks{end}"] for end in ("", ", fitted"))
+    assert (same["n"], fitted["n"], same["coverage"]) == (1, 1, 1.0)
     assert same["mean_abs_error"] == pytest.approx(0.0, abs=1e-6)
     assert same["ci95_coverage"][0] < 0.9 < same["ci95_coverage"][1] == 1.0
 
@@ -213,6 +216,7 @@ def test_errors_of_the_ledger_make_the_intervals(call: Call, tmp_path: Path) -> 
     for number in range(12):
         raw = {
             **json.loads(line),
+            "kind": {**json.loads(line)["kind"], "is_fitted": True},  # as two ranks are by their own run
             "trial_id": f"t{number}",
             "measured_s": json.loads(line)["predicted_s"] * 1.05,
         }
@@ -221,7 +225,7 @@ def test_errors_of_the_ledger_make_the_intervals(call: Call, tmp_path: Path) -> 
     call("run", "--world-size", "2", "--json", "p.json")
     (row,) = rows_of(tmp_path / "p.json")
     assert row["ci90_step_s"][1] == pytest.approx(row["step_s"] * 1.05)
-    assert "of this kind" in row["calibration"]
+    assert "of such jobs on this machine" in row["calibration"]
 
 
 def test_a_ledger_that_cannot_be_written_is_a_warning(
@@ -297,6 +301,48 @@ def test_scale_shows_larger_sizes_and_stores_them(call: Call) -> None:
     assert not any("Gustafson" in (title or "") for title in titles)
     (prediction,) = summary_of(report.path)["results"]["predictions"]
     assert [row["world_size"] for row in prediction["rows"]] == [2, 4, 8, 16]
+
+
+def test_a_run_that_contradicts_its_prediction_says_so_first_and_predicts_nothing_beyond(
+    call: Call, tmp_path: Path
+) -> None:
+    """Two ranks take 0.4 s longer than their profile and the network explain."""
+    slow = dataclasses.replace(MODEL, exposed_comm_s={2: 0.4})
+    busy = FakeLauncher(slow, loads=lambda trial, attempt: OtherLoad(cores=2, other_cores=1.5))
+    report = scale(ask("scale", world_size=[1, 2], batch_size=50), busy, RecordingWatcher())
+    lines = [line for section in report.sections for line in section.lines]
+    (said,) = [line for line in lines if "contradicts the prediction" in line]
+    assert said.startswith("Measured 420 ms on 2 ranks, predicted ")
+    assert said.endswith("Other processes used the machine meanwhile: measure again when it is idle.")
+    assert not any((section.title or "").startswith("Predicted larger") for section in report.sections)
+    (stored,) = summary_of(report.path)["results"]["predictions"]
+    assert [row["world_size"] for row in stored["rows"]] == [2] and stored["worth_ranks"] is None
+    asked = ("--world-size", "8,16", "--what-if", "--network", "nvlink4")
+    for flags in ((), asked):
+        ended = call("run", *flags, "--json", "p.json")
+        assert ended.code == 0
+        assert " ".join(ended.out.split()).startswith("Measured 420 ms on 2 ranks, predicted ")
+        assert "worth it" not in ended.out and "What if" not in ended.out and "added ranks" not in ended.out
+        (prediction,) = json.loads((tmp_path / "p.json").read_text())["predictions"]
+        assert [row["world_size"] for row in prediction["rows"]] == [2]
+        assert prediction["contradiction"]["had_other_load"] is True
+    (chapter,) = [
+        part
+        for part in chapters_of(gather((report.path,), ReportOptions()))
+        if part.title == "Predicted on more ranks"
+    ]
+    assert chapter.sections[0].lines == (said,) and not chapter.figures
+
+
+def test_tokens_of_a_command_are_called_tokens(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    model = dataclasses.replace(MODEL, script=SimulatedScript(unit="tokens", samples=50))
+    asked = ask("scale", command="torchrun --nproc-per-node={world_size} train.py", world_size=[1, 2])
+    report = scale(asked, FakeLauncher(model), RecordingWatcher())
+    headings = {name for section in report.sections if section.table for name in section.table.columns}
+    ended = call("run", "--what-if", "--gpu-hour-price", "2")
+    assert "tokens/s" in headings and "tokens/s" in ended.out and "cost per 1M tokens" in ended.out
+    assert "samples/s" not in headings and "samples" not in ended.out
 
 
 def test_scale_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

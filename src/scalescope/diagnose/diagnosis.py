@@ -12,21 +12,24 @@ from scalescope.diagnose import rules, run_rules, step_rules
 from scalescope.diagnose.facts import Facts, facts_of
 from scalescope.diagnose.finding import Abstention, Advice, Diagnosis, Finding
 from scalescope.diagnose.step_facts import StepFacts, step_facts_of
+from scalescope.results.ledger import LedgerEntry
 from scalescope.results.run import Run
 
 Outcome = Finding | Abstention
 NO_GAINS: Mapping[str, Mapping[str, float]] = {}
 
 
-def diagnose(run: Run, steps: tuple[StepFacts, ...] | None = None) -> Diagnosis:
+def diagnose(
+    run: Run, steps: tuple[StepFacts, ...] | None = None, ledger: Iterable[LedgerEntry] = ()
+) -> Diagnosis:
     """Why a run is slow and why it does not scale, the most expensive cause first.
 
-    `steps` are its facts of each step, where somebody has them already.
+    `steps` are its facts of each step, where somebody has them already; `ledger` has earlier predictions.
     """
     cases = facts_of(run)
     of_run = [outcome for rule in _rules(run_rules) for outcome in _applied(rule, run, cases)]
     steps = step_facts_of(run) if steps is None else steps
-    return diagnose_facts(cases, of_run, steps, gains_by_trial(run))
+    return diagnose_facts(cases, of_run, steps, gains_by_trial(run, ledger))
 
 
 def diagnose_facts(

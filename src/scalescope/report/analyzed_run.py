@@ -45,7 +45,7 @@ class AnalyzedRun:
 
     @functools.cached_property
     def diagnosis(self) -> Diagnosis:
-        return diagnose(self.run, self.steps)
+        return diagnose(self.run, self.steps, read_ledger().entries)
 
     @functools.cached_property
     def steps(self) -> tuple[StepFacts, ...]:

@@ -53,7 +53,7 @@ def _listed(finding: Finding, *, every: bool) -> ListedFinding:
 def command_of(advice: Advice) -> ShownCommand:
     """Advice as a reader gets it: a command of ours, or the line to change."""
     gain = advice.predicted_gain
-    label = advice.label if gain is None else f"{advice.label} (predicted: {signed_percent(gain)} samples/s)"
+    label = advice.label if gain is None else f"{advice.label} (predicted: {signed_percent(gain)} throughput)"
     return ShownCommand(label=label, argv=advice.argv, changes_job=advice.changes_job)
 
 

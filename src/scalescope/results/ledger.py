@@ -55,13 +55,20 @@ class PredictionKind:
     backend: str  # ranks that share cores behave unlike GPUs
     curve: CurveOrigin
     is_extrapolated: bool = False
+    is_fitted: bool = False  # to steps on several ranks of the same machine
+
+    @property
+    def evidence(self) -> tuple[str, CurveOrigin, bool]:
+        """What decides how far off a prediction may be."""
+        return self.backend, self.curve, self.is_fitted
 
     @property
     def name(self) -> str:
-        """`ddp over nccl, curve of other ranks, extrapolated`."""
+        """`ddp over nccl, curve of other ranks, fitted, extrapolated`."""
         curve = _CURVES[self.curve]
+        fitted = ", fitted" if self.is_fitted else ""
         extrapolated = ", extrapolated" if self.is_extrapolated else ""
-        return f"{self.strategy} over {self.backend}, {curve}{extrapolated}"
+        return f"{self.strategy} over {self.backend}, {curve}{fitted}{extrapolated}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +97,11 @@ class LedgerEntry:
     def key(self) -> Key:
         """The same for the same kind of prediction of the same measurement."""
         return self.run, self.trial_id, self.kind.name, self.curve_ranks
+
+    @property
+    def family(self) -> str:
+        """What was trained, and how it was spread: `ddp mlp`."""
+        return f"{self.kind.strategy} {self.setup.get('workload', '')}"
 
     @property
     def error(self) -> float:

@@ -37,6 +37,11 @@ class JobInputs:
     run_times: MeasuredTimes | None = None  # of the network that its ranks used
     fit_from: "JobInputs | None" = None  # where another strategy or network is tried
 
+    @property
+    def machine(self) -> str:
+        """Where the job was measured."""
+        return next((result.environment_id for result in self.run.results), "")
+
     @functools.cached_property
     def _fits(self) -> dict[tuple[str, int], Fitted]:
         return {}
@@ -52,6 +57,13 @@ class JobInputs:
                 fitted = Fitted(contention=fitted.contention, from_launches=fitted.from_launches)
             self._fits[key] = fitted
         return self._fits[key]
+
+    def as_measured(self) -> "JobInputs | None":
+        """With the run's own network and settings; None where it has measured no collectives."""
+        own = self.fit_from or self
+        if own.run_times is None or own.times is own.run_times:
+            return None if own.run_times is None else own
+        return dataclasses.replace(own, times=own.run_times, layout=_layout(own.run, own.job.trial))
 
     def changed(
         self, *, job: PredictedJob | None = None, times: CollectiveTimes | None = None

@@ -10,7 +10,7 @@ from scalescope.report.caveats import context
 from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.figure import Figure, Panel, Series
 from scalescope.report.numbers import counted, percent
-from scalescope.report.prediction.sections import prediction_section, prediction_title
+from scalescope.report.prediction.sections import prediction_sections, prediction_title
 
 _MOST = 3  # jobs, of the newest runs first
 _MOST_BUCKETS = 24  # later ones share a row
@@ -27,6 +27,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     figures = [
         (analyzed, figure)
         for number, (analyzed, answer) in enumerate(answers)
+        if answer.contradiction is None
         for figure in (
             _efficiency_figure(analyzed, answer, number),
             _timeline_figure(analyzed, answer, number),
@@ -37,7 +38,8 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         title="Predicted on more ranks",
         order=35,
         sections=titled_by_run(
-            report_input, ((analyzed, prediction_section(answer)) for analyzed, answer in answers)
+            report_input,
+            ((analyzed, section) for analyzed, answer in answers for section in prediction_sections(answer)),
         ),
         figures=titled_by_run(report_input, figures),
     )

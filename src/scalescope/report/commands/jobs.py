@@ -32,6 +32,5 @@ def command_name(command: str) -> str:
 
 
 def units_of(measured: Iterable[Configuration]) -> str:
-    """What speeds count, in headings and at axes: `samples`; of commands `tokens` or `steps` as well."""
-    units = {configuration.unit if configuration.trial.is_command else SAMPLES for configuration in measured}
-    return " or ".join(sorted(units)) or SAMPLES
+    """What speeds count, in headings and at axes: `samples`, `images`, `tokens` or `steps`."""
+    return " or ".join(sorted({configuration.unit for configuration in measured})) or SAMPLES

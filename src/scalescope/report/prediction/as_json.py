@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from scalescope.analysis.prediction.forecasts.answer import PredictionAnswer
+from scalescope.analysis.prediction.forecasts.contradiction import Contradiction
 from scalescope.analysis.prediction.forecasts.what_if import Change
 from scalescope.analysis.prediction.forecasts.worth import Worth
 from scalescope.analysis.prediction.prediction import Prediction, Range
@@ -14,11 +15,13 @@ def answer_json(answer: PredictionAnswer) -> dict[str, Any]:
     return {
         "trial_id": answer.inputs.job.trial.trial_id,
         "workload": answer.inputs.job.trial.workload,
+        "unit": answer.unit,
+        "contradiction": _contradiction(answer.contradiction),
         "worth_ranks": answer.most_worth,
         "rows": [
             {
                 **prediction_json(prediction),
-                **_worth(worth),
+                **_worth(worth, answer),
                 "measured_step_s": answer.measured_s.get(worth.ranks),
             }
             for prediction, worth in zip(answer.predictions, answer.worth, strict=True)
@@ -53,8 +56,26 @@ def _range(name: str, values: Range | None) -> dict[str, Any]:
     return {name: None if values is None else values.value, f"ci90_{name}": interval}
 
 
-def _worth(worth: Worth) -> dict[str, Any]:
-    return {"marginal_efficiency": worth.marginal, "cost_per_million_samples": worth.cost_per_million}
+def _worth(worth: Worth, answer: PredictionAnswer) -> dict[str, Any]:
+    if answer.contradiction is not None:
+        return {}
+    return {
+        "marginal_efficiency": worth.marginal,
+        "beyond_world_size": worth.beyond,
+        "is_worth_it": worth.is_worth_it,
+        "cost_per_million_samples": worth.cost_per_million,
+    }
+
+
+def _contradiction(found: Contradiction | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "world_size": found.ranks,
+        "measured_step_s": found.measured_s,
+        **_range("step_s", found.predicted_s),
+        "had_other_load": found.had_other_load,
+    }
 
 
 def _change(change: Change) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from scalescope.analysis.commands.batches import batch_text
 from scalescope.analysis.prediction.forecasts.answer import Predicted, PredictionAnswer
+from scalescope.analysis.prediction.forecasts.contradiction import Contradiction
 from scalescope.analysis.prediction.forecasts.what_if import Change
 from scalescope.analysis.prediction.forecasts.worth import LEAST_MARGINAL, Worth
 from scalescope.analysis.prediction.inputs import PROFILE, TIMES
@@ -13,6 +14,7 @@ from scalescope.report.numbers import (
     MISSING,
     counted,
     data_size,
+    in_ms,
     milliseconds,
     percent,
     signed_percent,
@@ -26,28 +28,45 @@ _STEP_INTERVAL = "step, 90 % interval"
 _EFFICIENCY_INTERVAL = "efficiency, 90 %"
 _EXPOSED = "exposed comm (ms)"
 _EXPOSED_INTERVAL = "exposed, 90 %"
-_RATE_INTERVAL = "samples/s, 90 %"
 _ADDED = "added ranks"
-_COST = "cost per 1M samples"
 _MEASURED = "measured (ms)"
 _MEMORY = "memory per rank"
 _LEAST_GAIN = 0.005  # less is not listed as a change that helps
 
 
 def prediction_sections(answer: PredictionAnswer) -> tuple[Section, ...]:
-    """The rows of one job, what is worth it, what they assume, and changes that would help."""
-    return (prediction_section(answer), *_changes_section(answer))
+    """The rows of one job, what is worth it, what they assume, and changes that would help; first of all
+    whether the run contradicts them."""
+    return (*_contradiction_section(answer), prediction_section(answer), *_changes_section(answer))
+
+
+def _contradiction_section(answer: PredictionAnswer) -> tuple[Section, ...]:
+    found = answer.contradiction
+    return () if found is None else (Section(lines=(contradiction_line(found),)),)
+
+
+def contradiction_line(found: Contradiction) -> str:
+    """`Measured 441 ms on 2 ranks, predicted 97 ms [86 to 111]: …`, with the likely reason."""
+    ranks = counted(found.ranks, "rank")
+    predicted = f"{in_ms(found.predicted_s.value)} [{_interval(found.predicted_s, milliseconds)}]"
+    line = (
+        f"Measured {in_ms(found.measured_s)} on {ranks}, predicted {predicted}: this run contradicts the "
+        f"prediction. Nothing is predicted beyond {ranks}."
+    )
+    other_load = " Other processes used the machine meanwhile: measure again when it is idle."
+    return line + (other_load if found.had_other_load else "")
 
 
 def prediction_section(answer: PredictionAnswer) -> Section:
     """One line for every number of ranks."""
     cells = [_cells(answer, *pair) for pair in zip(answer.predictions, answer.worth, strict=True)]
     columns = tuple(name for name in cells[0] if any(row[name] != MISSING for row in cells))
-    expert = (_RATE_INTERVAL, _EXPOSED_INTERVAL)
+    rate = f"{answer.unit}/s"
+    expert = (_rate_interval(answer), _EXPOSED_INTERVAL)
     narrow = (
         _MEMORY,
         _ADDED,
-        "samples/s",
+        rate,
         _MEASURED,
         _EFFICIENCY_INTERVAL,
         _EXPOSED,
@@ -65,7 +84,7 @@ def prediction_section(answer: PredictionAnswer) -> Section:
             expert=frozenset(expert),
         ),
         lines=(
-            worth_line(answer),
+            *(() if answer.contradiction else (worth_line(answer),)),
             *assumption_lines(answer.predictions),
             *calibration_lines(answer.predictions),
         ),
@@ -79,19 +98,23 @@ def larger_section(predicted: Predicted) -> tuple[Section, ...]:
     """Sizes beyond those that were measured, of all jobs in one table; or what is missing for them."""
     if predicted.missing is not None:
         return (Section(lines=(f"Larger sizes are not predicted: this run has no {_bare(predicted)}.",)),)
-    answers = [answer.beyond(answer.most_measured) for answer in predicted.answers[:_MOST_JOBS]]
-    rows = [_larger_cells(answer, row) for answer in answers for row in answer.predictions]
+    shown = predicted.answers[:_MOST_JOBS]
+    contradicted = tuple(section for answer in shown for section in _contradiction_section(answer))
+    answers = [answer.beyond(answer.most_measured) for answer in shown if answer.contradiction is None]
+    rate = f"{' or '.join(sorted({answer.unit for answer in answers}))}/s"
+    rows = [_larger_cells(answer, row, rate) for answer in answers for row in answer.predictions]
     if not rows:
-        return ()
+        return contradicted
     predictions = [row for answer in answers for row in answer.predictions]
     return (
+        *contradicted,
         Section(
             title="Predicted larger sizes, with 90 % intervals",
             table=Table(
                 columns=tuple(rows[0]),
                 rows=tuple(tuple(row.values()) for row in rows),
                 left=frozenset(("strategy", "limit")),
-                optional=("strategy", _EXPOSED, "samples/s"),
+                optional=("strategy", _EXPOSED, rate),
             ),
             lines=assumption_lines(predictions),
             details=calibration_lines(predictions),
@@ -104,7 +127,7 @@ def _bare(predicted: Predicted) -> str:
     return {PROFILE: "profile of one rank", TIMES: "times of collectives"}[predicted.missing or ""]
 
 
-def _larger_cells(answer: PredictionAnswer, prediction: Prediction) -> dict[str, str]:
+def _larger_cells(answer: PredictionAnswer, prediction: Prediction, rate: str) -> dict[str, str]:
     mark = _EXTRAPOLATED if prediction.is_extrapolated else ""
     step_s = prediction.step_s
     return {
@@ -112,7 +135,7 @@ def _larger_cells(answer: PredictionAnswer, prediction: Prediction) -> dict[str,
         "batch": f"{answer.inputs.job.trial.given_batch_size:,}",
         "strategy": prediction.setup.strategy,
         "step (ms)": f"{milliseconds(step_s.value)} [{_interval(step_s, milliseconds)}]",
-        "samples/s": significant(prediction.samples_per_s.value, 4),
+        rate: significant(prediction.samples_per_s.value, 4),
         "efficiency": f"{percent(prediction.efficiency.value)} [{_percents(prediction.efficiency)}]",
         _EXPOSED: milliseconds(prediction.exposed_s.value),
         "limit": prediction.limit,
@@ -139,7 +162,7 @@ def worth_line(answer: PredictionAnswer) -> str:
     best, most = answer.most_worth, answer.predictions[-1].setup.world_size
     share = percent(LEAST_MARGINAL)
     if best is None:
-        return f"No addition of ranks is worth it: added ranks deliver less than {share} of one alone."
+        return f"No number of ranks is worth it: added ranks deliver less than {share} of ranks alone."
     if best == most:
         return f"All {best:,} ranks are worth it: added ranks deliver at least {share} of ranks alone."
     return (
@@ -189,17 +212,21 @@ def _cells(answer: PredictionAnswer, prediction: Prediction, worth: Worth) -> di
         "step (ms)": milliseconds(prediction.step_s.value),
         _STEP_INTERVAL: _interval(prediction.step_s, milliseconds),
         _MEASURED: MISSING if measured_s is None else milliseconds(measured_s),
-        "samples/s": significant(prediction.samples_per_s.value, 4),
-        _RATE_INTERVAL: _interval(prediction.samples_per_s, significant),
+        f"{answer.unit}/s": significant(prediction.samples_per_s.value, 4),
+        _rate_interval(answer): _interval(prediction.samples_per_s, significant),
         "efficiency": percent(prediction.efficiency.value),
         _EFFICIENCY_INTERVAL: _percents(prediction.efficiency),
         _EXPOSED: milliseconds(prediction.exposed_s.value),
         _EXPOSED_INTERVAL: _interval(prediction.exposed_s, milliseconds),
         _MEMORY: MISSING if memory is None else f"{data_size(memory.value)} ± {_half_percent(memory)}",
         "limit": prediction.limit,
-        _ADDED: percent(worth.marginal),
-        _COST: MISSING if cost is None else significant(cost),
+        _ADDED: MISSING if answer.contradiction else percent(worth.marginal),
+        f"cost per 1M {answer.unit}": MISSING if cost is None else significant(cost),
     }
+
+
+def _rate_interval(answer: PredictionAnswer) -> str:
+    return f"{answer.unit}/s, 90 %"
 
 
 def _interval(values: Range, shown: Callable[[float], str]) -> str:
@@ -234,7 +261,7 @@ def _changes_section(answer: PredictionAnswer) -> tuple[Section, ...]:
         lines = ("** trains with another batch: not a free speed-up.",) if trains else ()
     return (
         Section(
-            title=f"What if, on {ranks}: single changes by predicted gain in samples per second",
+            title=f"What if, on {ranks}: single changes by predicted gain in {answer.unit} per second",
             table=table,
             lines=lines,
             details=tuple(

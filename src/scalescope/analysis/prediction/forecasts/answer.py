@@ -5,7 +5,14 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scalescope.analysis.configurations import configurations
+from scalescope.analysis.configurations import SAMPLES, configurations
+from scalescope.analysis.prediction.forecasts.contradiction import (
+    Contradiction,
+    contradiction_of,
+    measured_steps,
+    run_began,
+    without_own,
+)
 from scalescope.analysis.prediction.forecasts.forecast import forecast
 from scalescope.analysis.prediction.forecasts.intervals import LedgerResidual, residuals_of
 from scalescope.analysis.prediction.forecasts.what_if import Change, what_if
@@ -49,6 +56,8 @@ class PredictionAnswer:
     inputs: JobInputs
     predictions: tuple[Prediction, ...]
     worth: tuple[Worth, ...]
+    unit: str = SAMPLES  # what is counted, as its measurements call it
+    contradiction: Contradiction | None = None  # then nothing beyond what was measured is predicted
     measured_s: Mapping[int, float] = field(default_factory=dict)  # step times by number of ranks
     measured_efficiency: Mapping[int, float] = field(default_factory=dict)
     changes: tuple[Change, ...] = ()
@@ -69,20 +78,26 @@ class PredictionAnswer:
 
     @property
     def most_worth(self) -> int | None:
-        """How many ranks are worth it."""
-        return most_worth(self.worth)
+        """How many ranks are worth it; None where none are, or the run contradicts its prediction."""
+        return None if self.contradiction else most_worth(self.worth)
 
 
 def answer(
     inputs: JobInputs, request: PredictionRequest, residuals: Sequence[LedgerResidual] = ()
 ) -> PredictionAnswer:
-    """Predict every number of ranks that was asked for."""
+    """Predict every number of ranks that was asked for; only what was measured where that contradicts it."""
+    own = inputs.as_measured()
+    contradiction = contradiction_of(own, residuals)
+    if contradiction is not None and own is not None:
+        inputs = own
+        sizes = tuple(size for size in own.job.measured if size <= contradiction.ranks)
+        request = PredictionRequest(world_sizes=sizes)
     if request.strategy is not None:
         inputs = inputs.changed(job=inputs.job.with_strategy(request.strategy))
     sizes = request.world_sizes or default_sizes(inputs.job.measured)
     predictions = tuple(
         forecast(
-            inputs, _setup(inputs, request, size), _without_own(inputs, size, residuals), batch=request.batch
+            inputs, _setup(inputs, request, size), without_own(inputs, size, residuals), batch=request.batch
         )
         for size in sorted(set(sizes))
     )
@@ -92,6 +107,8 @@ def answer(
         inputs=inputs,
         predictions=predictions,
         worth=worth_of(predictions, request.gpu_hour_price),
+        unit=_unit(inputs),
+        contradiction=contradiction,
         measured_s=measured_s,
         measured_efficiency=_efficiencies(predictions, measured_s),
         changes=what_if(inputs, largest, batch=request.batch) if request.what_if else (),
@@ -146,7 +163,7 @@ def ledger_entries(
     """
     entries: list[LedgerEntry] = []
     for size, measured_s in measured_steps(inputs, disturbed=False).items():
-        others = _without_own(inputs, size, residuals)
+        others = without_own(inputs, size, residuals)
         known = (inputs.unmeasured(size), inputs.before(size))
         predictions = {
             (prediction.kind, prediction.curve_ranks): prediction
@@ -156,25 +173,10 @@ def ledger_entries(
         }
         trial_id = inputs.job.measured[size]
         entries += [
-            _entry(inputs.run, prediction, trial_id, measured_s, exposed_s.get(trial_id))
+            _entry(inputs, prediction, measured_s, exposed_s.get(trial_id))
             for prediction in predictions.values()
         ]
     return tuple(entries)
-
-
-def measured_steps(inputs: JobInputs, *, disturbed: bool = True) -> dict[int, float]:
-    """Measured step times of the job by number of ranks, beyond one; or only those that nothing disturbed."""
-    known = {member.trial.trial_id: member for member in configurations(inputs.run.results)}
-    return {
-        size: known[trial_id].step_time_s.value
-        for size, trial_id in sorted(inputs.job.measured.items())
-        if trial_id in known and (disturbed or not known[trial_id].is_disturbed)
-    }
-
-
-def run_began(run: Run) -> str:
-    """When a run began, which names it wherever its folder lies."""
-    return run.record.started_at or min((result.started_at for result in run.results), default="")
 
 
 def _setup(inputs: JobInputs, request: PredictionRequest, size: int) -> Setup:
@@ -184,10 +186,11 @@ def _setup(inputs: JobInputs, request: PredictionRequest, size: int) -> Setup:
     return dataclasses.replace(setup, **{name: value for name, value in asked.items() if value is not None})
 
 
-def _without_own(inputs: JobInputs, size: int, residuals: Sequence[LedgerResidual]) -> list[LedgerResidual]:
-    """The errors of other measurements: that of the same one would make the interval look right."""
-    own_trial, began = inputs.job.measured.get(size), run_began(inputs.run)
-    return [residual for residual in residuals if (residual.trial_id, residual.run) != (own_trial, began)]
+def _unit(inputs: JobInputs) -> str:
+    """What the measurements of the job count."""
+    trials = {inputs.job.trial.trial_id, *(known.trial.trial_id for known in inputs.job.profiles)}
+    measured = (item for item in configurations(inputs.run.results) if item.trial.trial_id in trials)
+    return next((item.unit for item in measured), SAMPLES)
 
 
 def _efficiencies(predictions: Iterable[Prediction], measured_s: Mapping[int, float]) -> dict[int, float]:
@@ -200,8 +203,9 @@ def _efficiencies(predictions: Iterable[Prediction], measured_s: Mapping[int, fl
 
 
 def _entry(
-    run: Run, prediction: Prediction, trial_id: str, measured_s: float, exposed_s: float | None
+    inputs: JobInputs, prediction: Prediction, measured_s: float, exposed_s: float | None
 ) -> LedgerEntry:
+    run, trial_id = inputs.run, inputs.job.measured[prediction.setup.world_size]
     launches = [result for result in run.results if result.trial_id == trial_id]
     return LedgerEntry(
         kind=prediction.kind,
@@ -213,9 +217,9 @@ def _entry(
         measured_s=measured_s,
         predicted_exposed_s=prediction.exposed_s.value,
         measured_exposed_s=exposed_s,
-        setup=dataclasses.asdict(prediction.setup),
+        setup={"workload": inputs.job.trial.workload, **dataclasses.asdict(prediction.setup)},
         run=run_began(run),
         trial_id=trial_id,
-        environment_id=launches[0].environment_id if launches else "",
+        environment_id=inputs.machine,
         date=max((result.started_at for result in launches), default=""),
     )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from scalescope.analysis.prediction.forecasts.intervals import (
     HalfWidths,
     LedgerResidual,
+    Origin,
     Uncertainty,
     doublings,
     half_widths,
@@ -46,13 +47,15 @@ def forecast(
         backend=setup.backend,
         curve=curve,
         is_extrapolated=bool(timeline.assumptions),
+        is_fitted=fitted.from_launches > 0,
     )
     uncertainty = Uncertainty(
         launches=profile.launch_spread,
         network=timeline.network_error,
         distance=doublings(setup.world_size, curve_ranks),
     )
-    widths = half_widths(kind, residuals, uncertainty)
+    origin = Origin(machine=inputs.machine, family=f"{setup.strategy} {inputs.job.trial.workload}")
+    widths = half_widths(kind, residuals, uncertainty, origin)
     samples = samples_per_step(profile, setup)
     step_s = _step_range(timeline, widths)
     alone = setup.world_size * one_rank_rate(inputs, setup, batch)

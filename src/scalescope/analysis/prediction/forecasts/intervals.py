@@ -1,26 +1,55 @@
 """Intervals: how wide a prediction must be so that nine of ten measurements lie inside.
 
-Split-conformal: of n earlier errors, the ceil(0.9·(n + 1))-th smallest is the half width, which covers 90 %
-whatever their distribution (Vovk and others 2005). Errors of predictions far from what was measured are first
-divided by a factor for that distance; the width is multiplied by the factor of the new prediction.
+What counts is the kind of evidence: over which backend, where times of collectives come from, and whether the
+model was fitted to steps on several ranks of this machine. Predictions of one model family on one machine err
+together, so such a group is the statistical unit, never the single prediction:
+
+- Enough errors of the same family on the same machine: split-conformal. Of n errors, the ceil(0.9·(n + 1))-th
+  smallest is the half width, which covers 90 % whatever their distribution (Vovk and others 2005).
+- Otherwise errors of other machines and families: with K groups, the root of their mean square times the
+  95 % quantile of Student's t with K degrees of freedom, which few groups make wide.
+- Otherwise stated defaults.
+
+Errors of predictions far from what was measured are first divided by a factor for that distance; the width is
+multiplied by the factor of the new prediction. How often this held for machines and families that were left
+out: benchmarks/prediction_left_out.py.
 """
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from scalescope.analysis.statistics import t_quantile
 from scalescope.quantities import counted, percent
 from scalescope.results.ledger import LedgerEntry, PredictionKind
 
 COVERAGE = 0.9
 LEAST_RESIDUALS = 9  # with fewer, no error of the sample is large enough to cover 90 %
+LEAST_GROUPS = 3  # machines and families: fewer say too little about the next one
 _PER_DOUBLING = 0.25  # wider by this share for each doubling of ranks beyond those of the curve
 _NORMAL_90 = 1.645
-_DEFAULT_STEP = 0.10  # half width of ln(step time) where nothing is known
-_DEFAULT_EXTRAPOLATED = 0.30
+# Half widths of ln(step time) where nothing is known. Steps that were predicted from one rank and measured
+# collectives were off by 17 % in the mean (16 on a GPU, docs/measurements/2026-11-17-prediction.md): nine of
+# ten normal errors with that mean lie within 35 %.
+_DEFAULT_FITTED = 0.10
+_DEFAULT_FITTED_ELSEWHERE = 0.30  # fitted, with times of collectives that were measured on other ranks
+_DEFAULT_UNFITTED = 0.35
 _DEFAULT_EXPOSED = 0.05  # of the step
-_LEAST_NEAR = 0.03  # by how much compute may be faster than it was measured, at least
 _DEFAULT_EXPOSED_EXTRAPOLATED = 0.15
+_LEAST_NEAR = 0.03  # by how much compute may be faster than it was measured, at least
+_MOST_NEAR = 0.10  # and at most, however wrong exchanges may be
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a step was measured, and what: errors of one machine and one family of models belong together."""
+
+    machine: str = ""
+    family: str = ""
+
+
+NOWHERE = Origin()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +60,7 @@ class LedgerResidual:
     step: float  # ln(measured ÷ predicted)
     exposed: float | None = None  # of exposed communication, as a share of the step
     distance: float = 0.0  # doublings of ranks beyond those of the curve
+    origin: Origin = NOWHERE
     run: str = ""
     trial_id: str = ""
 
@@ -54,6 +84,27 @@ class HalfWidths:
     calibration: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """Earlier errors that say how wide a prediction must be."""
+
+    residuals: Sequence[LedgerResidual]
+    is_own: bool  # of the same family on the same machine
+    words: str
+    is_same_kind: bool = True
+
+    def half_width(self, error_of: Callable[[LedgerResidual], float | None]) -> float | None:
+        """At no distance; None where there are too few errors."""
+        errors: dict[Origin, list[float]] = {}
+        for residual in self.residuals:
+            error = error_of(residual)
+            if error is not None:
+                errors.setdefault(residual.origin, []).append(error / distance_factor(residual.distance))
+        if self.is_own:
+            return conformal_half_width([error for group in errors.values() for error in group])
+        return grouped_half_width(list(errors.values()))
+
+
 def residuals_of(entries: Iterable[LedgerEntry]) -> tuple[LedgerResidual, ...]:
     """The errors that a ledger holds."""
     return tuple(
@@ -62,6 +113,7 @@ def residuals_of(entries: Iterable[LedgerEntry]) -> tuple[LedgerResidual, ...]:
             step=entry.error,
             exposed=entry.exposed_error,
             distance=doublings(entry.world_size, entry.curve_ranks),
+            origin=Origin(machine=entry.environment_id, family=entry.family),
             run=entry.run,
             trial_id=entry.trial_id,
         )
@@ -80,26 +132,52 @@ def distance_factor(distance: float) -> float:
 
 
 def half_widths(
-    kind: PredictionKind, residuals: Sequence[LedgerResidual], uncertainty: Uncertainty
+    kind: PredictionKind,
+    residuals: Sequence[LedgerResidual],
+    uncertainty: Uncertainty,
+    origin: Origin = NOWHERE,
 ) -> HalfWidths:
-    """From errors of the same kind; where these are too few from those over the same backend, or from all;
-    from stated defaults without any."""
-    same_kind = [residual for residual in residuals if residual.kind == kind]
-    same_backend = [residual for residual in residuals if residual.kind.backend == kind.backend]
-    enough = (known for known in (same_kind, same_backend) if len(known) >= LEAST_RESIDUALS)
-    used = next(enough, residuals)
+    """From the nearest evidence of which there is enough; from stated defaults without any."""
     default = _default(kind, uncertainty)
     factor = distance_factor(uncertainty.distance)
-    step, is_enough = _calibrated(used, lambda residual: residual.step, factor, default.step)
-    exposed, _ = _calibrated(used, lambda residual: residual.exposed, factor, default.exposed)
-    if not used:
-        return default
-    if used is not same_kind:  # errors over measured networks say nothing about an assumed one
-        step = math.hypot(step, _NORMAL_90 * uncertainty.network * factor)
-    pooled = f"over {kind.backend}" if used is same_backend else "of all kinds"
-    words = _words(kind, len(same_kind), f"{counted(len(used), 'earlier prediction')} {pooled}", is_enough)
-    near = min(step / factor, _DEFAULT_STEP)  # compute was measured, however wrong its exchanges may be
-    return HalfWidths(step=step, exposed=exposed, near=near, calibration=words)
+    for evidence in _evidence(kind, residuals, origin):
+        step = evidence.half_width(lambda residual: residual.step)
+        if step is None:
+            continue
+        near = min(step, _MOST_NEAR)  # compute was measured, however wrong its exchanges may be
+        if kind.curve == "assumed":  # errors over other networks say nothing about this one
+            step = math.hypot(step, _NORMAL_90 * uncertainty.network)
+        exposed = evidence.half_width(lambda residual: residual.exposed)
+        step, exposed = step * factor, default.exposed if exposed is None else exposed * factor
+        if not evidence.is_same_kind:
+            step, exposed = max(step, default.step), max(exposed, default.exposed)
+        return HalfWidths(step=step, exposed=exposed, near=near, calibration=evidence.words)
+    return default
+
+
+def _evidence(
+    kind: PredictionKind, residuals: Sequence[LedgerResidual], origin: Origin
+) -> Iterable[_Evidence]:
+    """The nearest first: this family on this machine, the same kind anywhere, and what resembles it."""
+    alike = [residual for residual in residuals if residual.kind.evidence == kind.evidence]
+    own = [residual for residual in alike if residual.origin == origin]
+    count = counted(len(own), "earlier prediction")
+    yield _Evidence(own, True, f"errors of {count} of such jobs on this machine ({kind.name})")
+    yield _Evidence(alike, False, f"errors {_elsewhere(alike)} ({kind.name})")
+    fitted = [residual for residual in residuals if residual.kind.is_fitted == kind.is_fitted]
+    same_curve = [residual for residual in fitted if residual.kind.curve == kind.curve]
+    few = f"too few over {kind.backend} ({kind.name})"
+    yield _Evidence(same_curve, False, f"errors {_elsewhere(same_curve)}, over any backend: {few}")
+    words = f"errors {_elsewhere(fitted)}, over any network, and at least a stated default: {few}"
+    yield _Evidence(fitted, False, words, is_same_kind=False)
+
+
+def _elsewhere(residuals: Sequence[LedgerResidual]) -> str:
+    """`of 94 predictions on 7 machines with 6 families of models`."""
+    machines = len({residual.origin.machine for residual in residuals})
+    families = len({residual.origin.family for residual in residuals})
+    predictions = counted(len(residuals), "earlier prediction")
+    return f"of {predictions} on {counted(machines, 'machine')}, {families} families of models"
 
 
 def conformal_half_width(errors: Sequence[float]) -> float | None:
@@ -108,40 +186,20 @@ def conformal_half_width(errors: Sequence[float]) -> float | None:
     return sorted(map(abs, errors))[rank - 1] if 0 < rank <= len(errors) else None
 
 
-def _calibrated(
-    residuals: Sequence[LedgerResidual],
-    error_of: Callable[[LedgerResidual], float | None],
-    factor: float,
-    default: float,
-) -> tuple[float, bool]:
-    """The half width, and whether the errors suffice for it; where they do not, at least the default."""
-    errors = [
-        error / distance_factor(residual.distance)
-        for residual in residuals
-        if (error := error_of(residual)) is not None
-    ]
-    width = conformal_half_width(errors)
-    if width is not None:
-        return width * factor, True
-    return max([default, *(abs(error) * factor for error in errors)]), False
-
-
-def _words(kind: PredictionKind, same_kind: int, pooled: str, is_enough: bool) -> str:
-    if not is_enough:
-        return (
-            f"stated defaults, or the largest earlier error where it is larger: fewer than {LEAST_RESIDUALS} "
-            "predictions were checked"
-        )
-    if same_kind >= LEAST_RESIDUALS:
-        return f"errors of {counted(same_kind, 'earlier prediction')} of this kind ({kind.name})"
-    return f"errors of {pooled}, pooled: only {same_kind} of this kind ({kind.name})"
+def grouped_half_width(groups: Sequence[Sequence[float]]) -> float | None:
+    """What covers an error of a new group with 90 %, each group counting once; None with too few of them."""
+    if len(groups) < LEAST_GROUPS:
+        return None
+    squares = [statistics.fmean(error * error for error in errors) for errors in groups]
+    return t_quantile((1.0 + COVERAGE) / 2.0, len(groups)) * math.sqrt(statistics.fmean(squares))
 
 
 def _default(kind: PredictionKind, uncertainty: Uncertainty) -> HalfWidths:
     """Stated widths, with what launches and the network's times vary by."""
-    is_assumed = kind.is_extrapolated or kind.curve != "same ranks"
-    base = _DEFAULT_EXTRAPOLATED if is_assumed else _DEFAULT_STEP
-    exposed = _DEFAULT_EXPOSED_EXTRAPOLATED if is_assumed else _DEFAULT_EXPOSED
+    is_elsewhere = kind.is_extrapolated or kind.curve != "same ranks"
+    base = _DEFAULT_FITTED_ELSEWHERE if is_elsewhere else _DEFAULT_FITTED
+    base = base if kind.is_fitted else _DEFAULT_UNFITTED
+    exposed = _DEFAULT_EXPOSED_EXTRAPOLATED if is_elsewhere else _DEFAULT_EXPOSED
     spread = _NORMAL_90 * math.hypot(uncertainty.launches, uncertainty.network)
     factor = distance_factor(uncertainty.distance)
     return HalfWidths(
@@ -149,5 +207,5 @@ def _default(kind: PredictionKind, uncertainty: Uncertainty) -> HalfWidths:
         exposed=math.hypot(exposed, _NORMAL_90 * uncertainty.network) * factor,
         near=max(_LEAST_NEAR, _NORMAL_90 * uncertainty.launches),
         calibration=f"a stated default of {percent(base)}, with the spread of launches and of the network's "
-        "times: no prediction was checked yet",
+        "times: too few predictions were checked",
     )

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from scalescope.analysis.prediction.forecasts.forecast import curve_of, forecast, limit_of
-from scalescope.analysis.prediction.forecasts.intervals import LedgerResidual
+from scalescope.analysis.prediction.forecasts.intervals import LedgerResidual, Origin
 from scalescope.analysis.prediction.inputs import JobInputs
 from scalescope.analysis.prediction.network import CollectiveTime
 from scalescope.analysis.prediction.profiles import MeasuredProfile
@@ -53,7 +53,8 @@ def test_other_ranks_are_flagged_and_wider() -> None:
 def test_no_network_makes_a_step_faster_than_it_computes() -> None:
     """However far the prediction is, its lower end is what one rank computes, as sure as that is."""
     inputs = made_inputs(batches=(2048,))
-    errors = [LedgerResidual(kind=forecast(inputs, inputs.job.setup(64)).kind, step=0.3)] * 20
+    kind = forecast(inputs, inputs.job.setup(64)).kind
+    errors = [LedgerResidual(kind=kind, step=0.3, origin=Origin(family="ddp mlp"))] * 20
     row = forecast(inputs, inputs.job.setup(64), errors)
     computing_s = row.step_s.value - row.exposed_s.value
     assert row.step_s.low == pytest.approx(computing_s * math.exp(-0.1))

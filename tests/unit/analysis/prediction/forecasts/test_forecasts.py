@@ -3,13 +3,17 @@
 import dataclasses
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
+from scalescope.analysis.prediction.forecasts.answer import PredictionAnswer
 from scalescope.analysis.prediction.forecasts.coverage import binomial_interval
 from scalescope.analysis.prediction.forecasts.forecast import forecast
 from scalescope.analysis.prediction.forecasts.what_if import Change, what_if
 from scalescope.analysis.prediction.forecasts.worth import LEAST_MARGINAL, most_worth, worth_of
 from scalescope.analysis.prediction.prediction import Prediction, Range
+from scalescope.report.prediction.sections import prediction_section, worth_line
 from tests.builders.profiles import made_inputs
 
 
@@ -71,12 +75,33 @@ def test_added_ranks_are_held_against_ranks_alone() -> None:
 
 def test_only_ranks_that_pay_off_are_worth_it() -> None:
     answers = worth_of([row(2, 0.73), row(8, 0.68), row(64, 0.66), row(1024, 0.3)])
+    assert [worth.beyond for worth in answers] == [1, 1, 8, 64]
     assert answers[0].marginal < LEAST_MARGINAL < answers[1].marginal
     assert most_worth(answers) == 64
     assert most_worth(worth_of([row(2, 0.9), row(4, 0.5), row(6, 0.52)])) == 2
     assert most_worth(worth_of([row(2, 0.6), row(4, 0.55)])) is None
     assert most_worth(worth_of([row(2, 0.4)])) is None
     assert most_worth(worth_of([row(1, 1.0)])) == 1
+
+
+@given(efficiencies=st.lists(st.floats(0.05, 1.2), min_size=1, max_size=6), is_near=st.booleans())
+def test_the_table_and_the_sentence_agree(efficiencies: list[float], is_near: bool) -> None:
+    """The sentence names the last row whose added ranks are shown to deliver at least half."""
+    values = [0.5 + (value - 0.6) / 100 for value in efficiencies] if is_near else efficiencies
+    sizes = [2**power for power in range(1, len(values) + 1)]
+    rows = [row(size, value) for size, value in zip(sizes, values, strict=True)]
+    answer = PredictionAnswer(inputs=made_inputs(), predictions=tuple(rows), worth=worth_of(rows))
+    table = prediction_section(answer).table
+    assert table is not None
+    shown = [int(cells[table.columns.index("added ranks")].split()[0]) for cells in table.rows]
+    paying = [size for size, percent in zip(sizes, shown, strict=True) if percent >= 50]
+    line = worth_line(answer)
+    if not paying:
+        assert line.startswith("No number of ranks is worth it")
+    elif paying[-1] == sizes[-1]:
+        assert line.startswith(f"All {paying[-1]} ranks are worth it")
+    else:
+        assert line.startswith(f"Worth it up to {paying[-1]} ranks")
 
 
 def test_the_cost_is_of_all_gpus() -> None:

@@ -1,18 +1,21 @@
-"""Intervals cover nine of ten, whatever the errors look like, and say where their width comes from."""
+"""Intervals cover nine of ten, by the kind of evidence, and say where their width comes from."""
 
 import dataclasses
 import math
 import random
 
 import pytest
+from scipy import stats
 
 from scalescope.analysis.prediction.forecasts.intervals import (
     LEAST_RESIDUALS,
     LedgerResidual,
+    Origin,
     Uncertainty,
     conformal_half_width,
     distance_factor,
     doublings,
+    grouped_half_width,
     half_widths,
     residuals_of,
 )
@@ -49,32 +52,59 @@ def test_nine_of_ten_new_errors_lie_inside(count: int) -> None:
     assert covered / 1000 == pytest.approx(math.ceil(0.9 * (count + 1)) / (count + 1), abs=0.025)
 
 
-def test_nine_of_the_kind_are_not_pooled_and_fewer_are() -> None:
+def test_nine_errors_of_such_jobs_on_this_machine_count_alone() -> None:
     near = [residual(0.01) for _ in range(LEAST_RESIDUALS)]
     far = [residual(0.5, OTHER) for _ in range(50)]
     widths = half_widths(SAME, [*far, *near], CERTAIN)
     assert (widths.step, widths.exposed) == (0.01, 0.005)
-    assert "9 earlier predictions of this kind" in widths.calibration
-    few = [residual(0.01) for _ in range(LEAST_RESIDUALS - 1)]
-    others = [residual(0.3, OTHER) for _ in range(12)]
-    widths = half_widths(SAME, [*few, *others], CERTAIN)
-    assert widths.step == 0.3
-    assert "20 earlier predictions over gloo, pooled" in widths.calibration
-    assert "only 8 of this kind" in widths.calibration
+    assert "9 earlier predictions of such jobs on this machine" in widths.calibration
 
 
-def test_the_default_is_stated_and_never_narrowed_by_few_errors() -> None:
-    same, other = half_widths(SAME, [], CERTAIN), half_widths(OTHER, [], CERTAIN)
-    assert (same.step, other.step) == (0.10, 0.30)
-    assert same.exposed < other.exposed
-    assert "default of 10 %" in same.calibration and "default of 30 %" in other.calibration
-    noisy = half_widths(SAME, [], Uncertainty(launches=0.05, network=0.08))
+def elsewhere(errors: list[float], kind: PredictionKind = SAME) -> list[LedgerResidual]:
+    """One error, many times, for each of several machines."""
+    return [
+        LedgerResidual(kind=kind, step=error, exposed=error, origin=Origin(machine=f"m{number}", family="f"))
+        for number, error in enumerate(errors)
+        for _ in range(20)
+    ]
+
+
+def test_other_machines_count_once_each_however_many_errors_they_have() -> None:
+    errors = [0.02, -0.04, 0.06]
+    widths = half_widths(SAME, elsewhere(errors), CERTAIN)
+    rms = math.sqrt(sum(error * error for error in errors) / 3)
+    assert widths.step == pytest.approx(stats.t.ppf(0.95, 3) * rms)
+    assert "60 earlier predictions on 3 machines" in widths.calibration
+    assert half_widths(SAME, elsewhere(errors[:2]), CERTAIN) == half_widths(SAME, [], CERTAIN)
+
+
+def test_a_new_group_is_covered_although_errors_of_a_group_are_alike() -> None:
+    """Errors of a group share their bias; single predictions, pooled, would promise far too much."""
+    chance = random.Random(5)
+
+    def group() -> list[float]:
+        bias = chance.gauss(0.0, 0.1)
+        return [bias + chance.gauss(0.0, 0.01) for _ in range(30)]
+
+    grouped, pooled = 0, 0
+    for _ in range(600):
+        known, new = [group() for _ in range(4)], group()[0]
+        grouped += abs(new) <= (grouped_half_width(known) or 0.0)
+        pooled += abs(new) <= (conformal_half_width([error for errors in known for error in errors]) or 0.0)
+    assert 0.86 < grouped / 600 < 0.95
+    assert pooled / 600 < 0.82
+
+
+def test_the_default_is_stated_and_depends_on_the_evidence() -> None:
+    fitted, elsewhere_fitted = (dataclasses.replace(kind, is_fitted=True) for kind in (SAME, OTHER))
+    widths = [half_widths(kind, [], CERTAIN) for kind in (fitted, elsewhere_fitted, SAME, OTHER)]
+    assert [width.step for width in widths] == [0.10, 0.30, 0.35, 0.35]
+    assert widths[0].exposed < widths[1].exposed
+    assert "default of 10 %" in widths[0].calibration and "default of 35 %" in widths[2].calibration
+    noisy = half_widths(fitted, [], Uncertainty(launches=0.05, network=0.08))
     assert noisy.step == pytest.approx(math.hypot(0.10, 1.645 * math.hypot(0.05, 0.08)))
-    default = half_widths(SAME, [], CERTAIN)
-    assert half_widths(SAME, [residual(0.001)] * 3, CERTAIN).step == default.step
-    assert half_widths(SAME, [residual(-0.4)] * 3, CERTAIN).step == 0.4
-    assert "fewer than 9" in half_widths(SAME, [residual(-0.4)] * 3, CERTAIN).calibration
-    assert half_widths(SAME, [], CERTAIN).near == pytest.approx(0.03)
+    assert half_widths(SAME, [residual(0.001)] * 3, CERTAIN).step == widths[2].step
+    assert widths[0].near == pytest.approx(0.03)
     spread = dataclasses.replace(CERTAIN, launches=0.1)
     assert half_widths(SAME, [], spread).near == pytest.approx(0.1645)
 
@@ -107,22 +137,22 @@ def test_a_ledger_gives_errors_with_their_distance() -> None:
     assert error.distance == 2.0
 
 
-def test_pooled_errors_do_not_hide_an_uncertain_network() -> None:
-    errors = [residual(0.01) for _ in range(20)]
-    assumed = PredictionKind(strategy="ddp", backend="gloo", curve="assumed")
+def test_an_assumed_network_is_as_uncertain_as_it_says() -> None:
+    assumed = PredictionKind(strategy="ddp", backend="nccl", curve="assumed")
+    errors = [residual(0.01, assumed) for _ in range(20)]
     certain = half_widths(assumed, errors, CERTAIN)
     unsure = half_widths(assumed, errors, dataclasses.replace(CERTAIN, network=0.2))
     assert certain.step == pytest.approx(0.01)
     assert unsure.step == pytest.approx(math.hypot(0.01, 1.645 * 0.2))
 
 
-def test_errors_over_another_backend_do_not_count_where_there_are_enough() -> None:
-    """Ranks on cores are predicted better than GPUs: their errors would promise too much."""
-    gpu = dataclasses.replace(SAME, backend="nccl")
-    close = [LedgerResidual(kind=SAME, step=0.01) for _ in range(50)]
-    far = [LedgerResidual(kind=gpu, step=0.3) for _ in range(LEAST_RESIDUALS)]
-    assert half_widths(gpu, [*close, *far], Uncertainty()).step == pytest.approx(0.3)
-    other = dataclasses.replace(gpu, curve="other ranks")
-    pooled = half_widths(other, [*close, *far], Uncertainty())
-    assert pooled.step == pytest.approx(0.3) and "over nccl" in pooled.calibration
-    assert half_widths(SAME, [*close, *far], Uncertainty()).step == pytest.approx(0.01)
+def test_errors_of_other_evidence_never_narrow_a_default() -> None:
+    """What was fitted says nothing about what was not; another network little about this one."""
+    fitted = dataclasses.replace(SAME, is_fitted=True)
+    close = elsewhere([0.001] * 5, fitted)
+    assert half_widths(fitted, close, CERTAIN).step < 0.01
+    assert half_widths(SAME, close, CERTAIN) == half_widths(SAME, [], CERTAIN)
+    over_nccl = half_widths(dataclasses.replace(fitted, backend="nccl"), close, CERTAIN)
+    assert over_nccl.step < 0.01 and "over any backend" in over_nccl.calibration
+    other = dataclasses.replace(OTHER, is_fitted=True)
+    assert half_widths(other, close, CERTAIN).step == half_widths(other, [], CERTAIN).step
