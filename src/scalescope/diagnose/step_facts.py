@@ -9,11 +9,13 @@ from typing import Any
 from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.commands.batches import batch_text
 from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.events import StepEvents
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.training.activity import RankActivity, activities_of
 from scalescope.analysis.training.input_cost import input_cost
 from scalescope.analysis.training.loading import LoaderFacts, loading_of
 from scalescope.analysis.training.model_facts import ModelFacts, model_facts
+from scalescope.analysis.training.pauses import PeriodicPauses, periodic_pauses
 from scalescope.analysis.training.recording import StepRecording, recordings_of
 from scalescope.analysis.training.step_waterfall import StepWaterfall, step_waterfall
 from scalescope.analysis.training.uneven_work import UnevenWork, uneven_work
@@ -118,6 +120,20 @@ class StepFacts:
         )
 
     @property
+    def pauses(self) -> PeriodicPauses | None:
+        """Where the steps of the event that costs most are longer, as far as that is known."""
+        return periodic_pauses(self.launches, on_gpu=self.trial.on_gpu)
+
+    @property
+    def events(self) -> StepEvents:
+        """Work that is not in every step; none where its steps are long for another reason."""
+        events, pauses = self.configuration.events, self.pauses
+        workers = self.trial.num_workers or (self.loading.workers if self.loading is not None else 0) or 0
+        if not events.events or (pauses is not None and pauses.has_other_cause(workers)):
+            return StepEvents(plain_s=self.step_s)
+        return events.scaled_to(self.step_s)
+
+    @property
     def input_wait_s(self) -> Estimate | None:
         """What waiting for samples adds to a step: measured against the same with preloaded batches."""
         processes = 0 if self.loading is None else self.loading.workers or 0
@@ -212,6 +228,7 @@ def _with_waterfall(facts: StepFacts, context: _Context) -> StepFacts:
         facts.activities,
         input_s=facts.input_wait_s,
         without_optimizer=facts.without_optimizer,
+        events=facts.events,
     )
     return dataclasses.replace(facts, waterfall=waterfall)
 
