@@ -83,14 +83,16 @@ class StepEvents:
         """Of all events, per step."""
         return math.fsum(event.cost_s for event in self.events)
 
-    def scaled_to(self, step_s: float) -> "StepEvents":
-        """The same shares of a step that takes so long: the mean over launches is one of logarithms."""
+    def scaled_to(self, step_s: float, *, noted_alone: bool = False) -> "StepEvents":
+        """The same shares of a step that takes so long, as the mean over launches is one of logarithms; on
+        request without events that nobody noted."""
         factor = step_s / (self.plain_s + self.cost_s)
-        events = (
+        events = tuple(
             dataclasses.replace(event, length_s=event.length_s * factor, cost_s=event.cost_s * factor)
             for event in self.events
+            if event.kind is not None or not noted_alone
         )
-        return StepEvents(plain_s=self.plain_s * factor, events=tuple(events))
+        return StepEvents(plain_s=step_s - math.fsum(event.cost_s for event in events), events=events)
 
     def explain(self, launch: int, step: int) -> bool:
         """Whether a step is long because it, or on another rank the one before it, has an event."""
@@ -125,9 +127,7 @@ def step_events(launches: tuple[StepSeries, ...]) -> StepEvents:
             break
         members = sure
     parted = [part for event in events.events for part in _parted(event, launches)]
-    return StepEvents(
-        plain_s=events.plain_s, events=tuple(sorted(parted, key=lambda event: -event.cost_s))
-    )
+    return StepEvents(plain_s=events.plain_s, events=tuple(sorted(parted, key=lambda event: -event.cost_s)))
 
 
 def periods_of(times_s: Sequence[float]) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -253,7 +253,9 @@ class _Launch:
             return 0.0, []
         ordered = sorted(self.ranks[step] for step in positions if self.classes[step] == name)
         choices = range(math.ceil(_PRESENT * count), count + 1)
-        log_chance, taken = min((_log_chance(taken, count, ordered[taken - 1], size), taken) for taken in choices)
+        log_chance, taken = min(
+            (_log_chance(taken, count, ordered[taken - 1], size), taken) for taken in choices
+        )
         last = ordered[taken - 1]
         steps = [step for step in positions if self.classes[step] != name or self.ranks[step] <= last]
         return min(0.0, log_chance + math.log(len(choices))), steps
@@ -327,7 +329,9 @@ def _with_costs(times_s: Sequence[Sequence[float]], members: Sequence[_Member]) 
         return StepEvents(plain_s=statistics.fmean(means) if means else 0.0)
     lengths = _lengths_s(times_s, plains, members)
     raw = [
-        statistics.fmean(length_s * len(steps) / len(times) for steps, times in zip(m.steps, times_s, strict=True))
+        statistics.fmean(
+            length_s * len(steps) / len(times) for steps, times in zip(m.steps, times_s, strict=True)
+        )
         for length_s, m in zip(lengths, members, strict=True)
     ]
     beyond_s = statistics.fmean(means) - statistics.fmean(plains)
@@ -357,11 +361,17 @@ def _lengths_s(
     """By least squares: each one's mean of what the others leave of its steps."""
     lengths = [0.0] * len(members)
     cells = [
-        [(times_s[launch][step] - plains[launch], launch, step) for launch, steps in enumerate(m.steps) for step in steps]
+        [
+            (times_s[launch][step] - plains[launch], launch, step)
+            for launch, steps in enumerate(m.steps)
+            for step in steps
+        ]
         for m in members
     ]
     for _, number in itertools.product(range(_ROUNDS), range(len(members))):
-        others = [(length, m) for n, (length, m) in enumerate(zip(lengths, members, strict=True)) if n != number]
+        others = [
+            (length, m) for n, (length, m) in enumerate(zip(lengths, members, strict=True)) if n != number
+        ]
         lengths[number] = statistics.fmean(
             beyond_s - math.fsum(length for length, m in others if step in m.steps[launch])
             for beyond_s, launch, step in cells[number]

@@ -120,18 +120,28 @@ class StepFacts:
         )
 
     @property
+    def measured_steps(self) -> int:
+        """Of all launches."""
+        return sum(len(launch.step_times_s) for launch in self.configuration.launches)
+
+    @property
+    def loader_processes(self) -> int:
+        """As they were asked for, or as the script has them."""
+        return self.trial.num_workers or (self.loading.workers if self.loading is not None else 0) or 0
+
+    @property
     def pauses(self) -> PeriodicPauses | None:
         """Where the steps of the event that costs most are longer, as far as that is known."""
         return periodic_pauses(self.launches, on_gpu=self.trial.on_gpu)
 
     @property
     def events(self) -> StepEvents:
-        """Work that is not in every step; none where its steps are long for another reason."""
+        """Work that is not in every step; only what was noted, where steps are long for another reason."""
         events, pauses = self.configuration.events, self.pauses
-        workers = self.trial.num_workers or (self.loading.workers if self.loading is not None else 0) or 0
-        if not events.events or (pauses is not None and pauses.has_other_cause(workers)):
+        if not events.events:
             return StepEvents(plain_s=self.step_s)
-        return events.scaled_to(self.step_s)
+        is_explained = pauses is not None and pauses.has_other_cause(self.loader_processes)
+        return events.scaled_to(self.step_s, noted_alone=is_explained)
 
     @property
     def input_wait_s(self) -> Estimate | None:

@@ -42,7 +42,10 @@ def training_sections(run: Run | AnalyzedRun) -> tuple[Section, ...]:
     )
     plain_s = {facts.trial.trial_id: facts.events.plain_s for facts in analyzed.steps if facts.events.events}
     shown = [
-        (summary_section(configuration, plain_s.get(configuration.trial.trial_id)), epoch_section(configuration))
+        (
+            summary_section(configuration, plain_s.get(configuration.trial.trial_id)),
+            epoch_section(configuration),
+        )
         for configuration in measured
     ]
     sections = tuple(section for pair in shown for section in pair if section is not None)

@@ -186,24 +186,19 @@ def _details(waterfall: StepWaterfall) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def events_json(events: StepEvents | None) -> dict[str, Any]:
-    """The step without events, and what each of them is and costs."""
-    if events is None:
-        return {"plain_step_time_s": None, "events": []}
-    return {
-        "plain_step_time_s": events.plain_s,
-        "events": [
-            {
-                "name": event.name,
-                "kind": event.kind,
-                "period_steps": event.period,
-                "occurrences": event.occurrences,
-                "time_s": event.length_s,
-                "time_per_step_s": event.cost_s,
-            }
-            for event in events.events
-        ],
-    }
+def events_json(events: StepEvents) -> list[dict[str, Any]]:
+    """What each event is and costs."""
+    return [
+        {
+            "name": event.name,
+            "kind": event.kind,
+            "period_steps": event.period,
+            "occurrences": event.occurrences,
+            "time_s": event.length_s,
+            "time_per_step_s": event.cost_s,
+        }
+        for event in events.events
+    ]
 
 
 def step_waterfall_json(waterfall: StepWaterfall) -> dict[str, Any]:
@@ -212,7 +207,8 @@ def step_waterfall_json(waterfall: StepWaterfall) -> dict[str, Any]:
         "step_time_s": waterfall.step_s,
         "ideal_step_time_s": waterfall.ideal_s,
         "rank": waterfall.recorded_rank,
-        **events_json(waterfall.events),
+        "plain_step_time_s": waterfall.step_s if waterfall.events is None else waterfall.events.plain_s,
+        "events": [] if waterfall.events is None else events_json(waterfall.events),
         "terms": [
             {
                 "name": term.name,

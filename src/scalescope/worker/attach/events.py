@@ -7,7 +7,7 @@ import functools
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
@@ -55,9 +55,9 @@ class ScriptEvents(Hooks):
         nn.Module.eval = evaluated  # type: ignore[method-assign]
         self._undo.append(lambda: setattr(nn.Module, "eval", original))
 
-    def begin(self, step: Callable[[], int], models: Iterable[nn.Module]) -> None:
-        """The window begins. A model that is set to evaluate is one of those that are trained: others, such as
-        a frozen part of it, may be in every step."""
+    def begin(self, step: Callable[[], int], models: Sequence[nn.Module]) -> None:
+        """The window begins. Only models that are trained evaluate: a frozen part of one may be told to in
+        every step."""
         inner = (getattr(model, "module", model) for model in models)
         self._models = frozenset(map(id, (*models, *inner)))
         self._step = step
