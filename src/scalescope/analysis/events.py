@@ -233,32 +233,48 @@ class _Launch:
                     found[distance] += 1 + 8 // (1 + max(i, j))
         return found
 
-    def best_phase(self, period: int, least: int) -> tuple[float, list[int]]:
-        """The logarithm of the chance that so many steps at any phase are so long, and these steps."""
+    def best_phase(self, period: int, least: int) -> "_Phase":
+        """The phase whose steps are the least likely to be so long."""
         phases = Counter(step % period for steps in self.longest.values() for step in steps)
-        possible = min(period, self.count - (least - 1) * period)
-        best: tuple[float, list[int]] = (0.0, [])
-        for phase, longest in phases.items():
-            positions = range(phase, self.count, period)
-            if longest >= min(2, least) and len(positions) >= least:
-                log_chance, steps = self._chance(positions)
-                best = min(best, (log_chance + math.log(possible), steps), key=lambda pair: pair[0])
-        return best
+        found = [
+            self._phase(positions)
+            for phase, longest in phases.items()
+            if longest >= 2 and len(positions := range(phase, self.count, period)) >= least
+        ]
+        return min(found, key=lambda phase: phase.log_chance, default=_Phase())
 
-    def _chance(self, positions: range) -> tuple[float, list[int]]:
-        """Among steps of the class that most of the positions belong to."""
+    def _phase(self, positions: range) -> "_Phase":
+        """Compared with other steps of the class that most of these steps belong to, and with as many phases
+        and periods as such a class may have."""
         name, count = Counter(self.classes[step] for step in positions).most_common(1)[0]
         size = self.sizes[name]
         if count < 2 or count == size:
-            return 0.0, []
+            return _Phase()
         ordered = sorted(self.ranks[step] for step in positions if self.classes[step] == name)
         choices = range(math.ceil(_PRESENT * count), count + 1)
         log_chance, taken = min(
             (_log_chance(taken, count, ordered[taken - 1], size), taken) for taken in choices
         )
         last = ordered[taken - 1]
-        steps = [step for step in positions if self.classes[step] != name or self.ranks[step] <= last]
-        return min(0.0, log_chance + math.log(len(choices))), steps
+        return _Phase(
+            min(0.0, log_chance + math.log(len(choices) * size / count)),
+            tuple(step for step in positions if self.classes[step] != name or self.ranks[step] <= last),
+            size // 2,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """Long steps at one phase of a period."""
+
+    log_chance: float = 0.0  # that random steps at any phase are as long
+    steps: tuple[int, ...] = ()
+    periods: int = 1  # that are possible
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether it says nothing by itself."""
+        return self.log_chance > math.log(_MOSTLY)
 
 
 def _log_chance(taken: int, count: int, last: int, size: int) -> float:
@@ -298,15 +314,18 @@ def _candidates(launches: Sequence[_Launch]) -> Iterator[tuple[float, _Member]]:
     distances: Counter[int] = sum((launch.distances() for launch in launches), Counter())
     least = _LEAST_OCCURRENCES if len(launches) == 1 else 2
     for period, _ in distances.most_common(_MOST_PERIODS):
-        able = [launch for launch in launches if launch.count > (least - 1) * period]
-        phases = {id(launch): launch.best_phase(period, least) for launch in able}
-        shown = [steps for log_chance, steps in phases.values() if log_chance < math.log(_MOSTLY)]
-        if sum(map(len, shown)) < _LEAST_OCCURRENCES or len(shown) <= _MOSTLY * len(able):
+        phases = [launch.best_phase(period, least) for launch in launches]
+        able = [
+            phase
+            for phase, launch in zip(phases, launches, strict=True)
+            if launch.count > (least - 1) * period
+        ]
+        shown = [phase for phase in able if not phase.is_likely]
+        if sum(len(phase.steps) for phase in shown) < _LEAST_OCCURRENCES or len(shown) <= _MOSTLY * len(able):
             continue
-        chance = _joint_chance([log_chance for log_chance, _ in phases.values()])
-        periods = max(launch.count for launch in able) // 2
-        steps = tuple(frozenset(phases.get(id(launch), (0.0, ()))[1]) for launch in launches)
-        yield chance * periods, _Member(None, period, steps)
+        chance = _joint_chance([phase.log_chance for phase in able])
+        steps = tuple(frozenset(() if phase.is_likely else phase.steps) for phase in phases)
+        yield chance * max(phase.periods for phase in shown), _Member(None, period, steps)
 
 
 def _joint_chance(log_chances: Sequence[float]) -> float:

@@ -52,7 +52,7 @@ class ScriptEvents(Hooks):
                     self._note(EVALUATION, None)
             return returned
 
-        nn.Module.eval = evaluated  # type: ignore[method-assign]
+        setattr(nn.Module, "eval", evaluated)  # noqa: B010
         self._undo.append(lambda: setattr(nn.Module, "eval", original))
 
     def begin(self, step: Callable[[], int], models: Sequence[nn.Module]) -> None:
