@@ -252,12 +252,11 @@ class Configuration:
         return [f"steps had {mean:.0f} samples on average instead of {asked}: the data's batches are smaller"]
 
     def _outliers(self) -> list[str]:
-        events = self.events
         outliers = [
             (rank, step)
             for number, launch in enumerate(self.launches)
             for rank, step in launch.outliers
-            if not events.explain(number, step)
+            if not self.events.explain(number, step)
         ]
         if not outliers:
             return []

@@ -130,11 +130,11 @@ def step_events(launches: tuple[StepSeries, ...]) -> StepEvents:
     return StepEvents(plain_s=events.plain_s, events=tuple(sorted(parted, key=lambda event: -event.cost_s)))
 
 
-def periods_of(times_s: Sequence[float]) -> Iterator[tuple[int, tuple[int, ...]]]:
+@functools.lru_cache(maxsize=256)
+def periods_of(times_s: tuple[float, ...]) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """The periods of long steps among those of one rank, each with the steps that are long."""
-    for member in _found([times_s], []):
-        assert member.period is not None
-        yield member.period, tuple(sorted(member.steps[0]))
+    members = _found([times_s], [])
+    return tuple((member.period or 0, tuple(sorted(member.steps[0]))) for member in members)
 
 
 # What was noted.

@@ -137,9 +137,10 @@ class StepFacts:
     @property
     def events(self) -> StepEvents:
         """Work that is not in every step; only what was noted, where steps are long for another reason."""
-        events, pauses = self.configuration.events, self.pauses
+        events = self.configuration.events
         if not events.events:
             return StepEvents(plain_s=self.step_s)
+        pauses = self.pauses
         is_explained = pauses is not None and pauses.has_other_cause(self.loader_processes)
         return events.scaled_to(self.step_s, noted_alone=is_explained)
 

@@ -17,6 +17,7 @@ from scalescope.results.result import HOST_PARTS, WHOLE_PARTS
 
 _FAR_MADS = 6 * 1.4826  # MAD times 1.4826 estimates a standard deviation
 _FAR = 0.2  # of the median, at least
+_LEAST_PAUSES = 3
 _MISSING = 0.15  # of the expected pauses
 _LEAST_JITTERED_PERIOD = 10
 _LEAST_JITTERED_PAUSES = 5
@@ -76,7 +77,7 @@ def _classified(pauses: Sequence[_Pause], times_s: Sequence[float]) -> Pauses:
     steps = len(times_s)
     periods = [
         (period, [pause for pause in pauses if pause.step in members])
-        for period, members in periods_of(times_s)
+        for period, members in (periods_of(tuple(times_s)) if len(pauses) >= _LEAST_PAUSES else ())
     ]
     exact = max(periods, key=lambda found: _sum_s(found[1]), default=None)
     period, regular = exact or _jittered(pauses, steps) or (None, [])
