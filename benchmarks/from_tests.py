@@ -9,8 +9,10 @@ from tests.builders.plain_loop import LoopOptions, plain_loop
 from tests.simulated.cluster.model import ClusterModel, Network
 from tests.simulated.cluster.truth import LossTruth, truth_of
 from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
+from tests.simulated.noisy_steps import KINDS, noisy_steps
 
 __all__ = [
+    "KINDS",
     "TWO_CORES",
     "ClusterModel",
     "CostModel",
@@ -18,6 +20,7 @@ __all__ = [
     "LoopOptions",
     "LossTruth",
     "Network",
+    "noisy_steps",
     "plain_loop",
     "truth_of",
 ]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from scalescope.analysis.arrivals import RecordedLaunch, recorded_launch
 from scalescope.analysis.epochs import Epoch, over_launches
+from scalescope.analysis.events import StepEvents, step_events
 from scalescope.analysis.launches import LaunchSummary, summarise
 from scalescope.analysis.rounds import Round, cell_of, comparable, round_effects, rounds_of
 from scalescope.analysis.stability import changed_ranks
@@ -163,6 +164,11 @@ class Configuration:
         return statistics.median(step for launch in self.launches for step in launch.step_times_s)
 
     @property
+    def events(self) -> StepEvents:
+        """Work that is not in every step, and the step without it."""
+        return step_events(tuple(launch.series for launch in self.launches))
+
+    @property
     def measured_steps(self) -> int:
         return len(self.launches[0].step_times_s)
 
@@ -278,7 +284,12 @@ class Configuration:
         return [f"steps had {mean:.0f} samples on average instead of {asked}: the data's batches are smaller"]
 
     def _outliers(self) -> list[str]:
-        outliers = [outlier for launch in self.launches for outlier in launch.outliers]
+        outliers = [
+            (rank, step)
+            for number, launch in enumerate(self.launches)
+            for rank, step in launch.outliers
+            if not self.events.explain(number, step)
+        ]
         if not outliers:
             return []
         steps = sum(len(launch.step_times_s) for launch in self.launches)

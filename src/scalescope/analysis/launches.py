@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from scalescope.analysis.epochs import Epoch, epochs_of
+from scalescope.analysis.events import Note, StepSeries
 from scalescope.analysis.stability import drifting_ranks
 from scalescope.analysis.statistics import mean_of_known, median_of_known
 from scalescope.analysis.telemetry import TelemetrySummary, telemetry_summary
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.attach_job import OBSERVED
-from scalescope.results.result import RankRecord, Result
+from scalescope.results.result import EVENTS, RankRecord, Result, number_in
 
 _OUTLIER_MADS = 10 * 1.4826  # MAD times 1.4826 estimates a standard deviation
 # A calm GPU repeats steps to 0.01 %; without a floor every second launch would have "outliers" of 0.2 %.
@@ -51,6 +52,7 @@ class LaunchSummary:
     round: Hashable = None  # launches made next to each other; None where they are made one by one
     round_effect: float = 0.0  # what its round adds to the logarithm of its speed
     threads_per_rank: int | None = None  # of torch, the most of any rank; None where it was not recorded
+    series: StepSeries = field(default_factory=StepSeries)  # of one rank, in which events are looked for
 
     @property
     def samples_per_s(self) -> float | None:
@@ -76,7 +78,7 @@ class LaunchSummary:
 def summarise(result: Result, round_: Hashable = None) -> LaunchSummary:
     """Combine the ranks: a step takes as long as its slowest rank."""
     trial = result.trial
-    per_rank = [record.samples["step_time_s"] for record in result.ranks]
+    per_rank = [_times_s(record) for record in result.ranks]
     steps = tuple(max(times) for times in zip(*per_rank, strict=True))
     return LaunchSummary(
         step_times_s=steps,
@@ -104,6 +106,7 @@ def summarise(result: Result, round_: Hashable = None) -> LaunchSummary:
         soak_reached=_soak_reached(result),
         round=round_,
         threads_per_rank=_most(result, "threads"),
+        series=_series(result),
     )
 
 
@@ -118,6 +121,22 @@ def _samples(result: Result, trial: Trial, steps: int) -> int | None:
         samples = sum(int(count or 0) for count in counted) * trial.replicas // trial.world_size
         return samples if samples > 0 else None
     return None if trial.is_command else steps * trial.samples_per_step
+
+
+def _series(result: Result) -> StepSeries:
+    """Of the first rank that noted something, or of the slowest: where ranks wait for each other, a step that
+    is long on one of them is long on the others too, or their next one is."""
+    noting = [record for record in result.ranks if record.tables.get(EVENTS)]
+    record = noting[0] if noting else max(result.ranks, key=lambda record: math.fsum(_times_s(record)))
+    notes = (
+        Note(step=int(number_in(row, "step") or 0), kind=str(row["kind"]), time_s=number_in(row, "time_s"))
+        for row in record.tables.get(EVENTS, ())
+    )
+    return StepSeries(times_s=tuple(_times_s(record)), notes=tuple(notes))
+
+
+def _times_s(record: RankRecord) -> list[float]:
+    return record.samples["step_time_s"]
 
 
 def _outliers(steps: tuple[float, ...], per_rank: list[list[float]]) -> tuple[tuple[int | None, int], ...]:

@@ -9,11 +9,13 @@ from typing import Any
 from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.commands.batches import batch_text
 from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.events import StepEvents
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.training.activity import RankActivity, activities_of
 from scalescope.analysis.training.input_cost import input_cost
 from scalescope.analysis.training.loading import LoaderFacts, loading_of
 from scalescope.analysis.training.model_facts import ModelFacts, model_facts
+from scalescope.analysis.training.pauses import PeriodicPauses, periodic_pauses
 from scalescope.analysis.training.recording import StepRecording, recordings_of
 from scalescope.analysis.training.step_waterfall import StepWaterfall, step_waterfall
 from scalescope.analysis.training.uneven_work import UnevenWork, uneven_work
@@ -118,6 +120,31 @@ class StepFacts:
         )
 
     @property
+    def measured_steps(self) -> int:
+        """Of all launches."""
+        return sum(len(launch.step_times_s) for launch in self.configuration.launches)
+
+    @property
+    def loader_processes(self) -> int:
+        """As they were asked for, or as the script has them."""
+        return self.trial.num_workers or (self.loading.workers if self.loading is not None else 0) or 0
+
+    @property
+    def pauses(self) -> PeriodicPauses | None:
+        """Where the steps of the event that costs most are longer, as far as that is known."""
+        return periodic_pauses(self.launches, on_gpu=self.trial.on_gpu)
+
+    @property
+    def events(self) -> StepEvents:
+        """Work that is not in every step; only what was noted, where steps are long for another reason."""
+        events = self.configuration.events
+        if not events.events:
+            return StepEvents(plain_s=self.step_s)
+        pauses = self.pauses
+        is_explained = pauses is not None and pauses.has_other_cause(self.loader_processes)
+        return events.scaled_to(self.step_s, noted_alone=is_explained)
+
+    @property
     def input_wait_s(self) -> Estimate | None:
         """What waiting for samples adds to a step: measured against the same with preloaded batches."""
         processes = 0 if self.loading is None else self.loading.workers or 0
@@ -212,6 +239,7 @@ def _with_waterfall(facts: StepFacts, context: _Context) -> StepFacts:
         facts.activities,
         input_s=facts.input_wait_s,
         without_optimizer=facts.without_optimizer,
+        events=facts.events,
     )
     return dataclasses.replace(facts, waterfall=waterfall)
 

@@ -19,6 +19,8 @@ _STRICT = {"allow_inf_nan": False}
 WINDOW = ("window_began_monotonic_s", "window_ended_monotonic_s")
 # The parts of a step whose time the host measures.
 HOST_PARTS = ("input", "forward", "backward", "optimizer")
+EVENTS = "events"  # a table of what a rank noted of a script beside its steps: step, kind and time_s
+EVALUATION, CHECKPOINT, LOGGING = "evaluation", "checkpoint", "logging"
 WHOLE_PARTS = HOST_PARTS[:1]  # of a step that does the others by itself, which the host's clock cannot part
 # In a rank's profile: 1 where the host had queued the work of profiled steps beforehand.
 AT_GPU_PACE = "profile/at_gpu_pace"

@@ -1,7 +1,7 @@
-"""Pauses: steps far above a rank's median, and whether they return with a fixed period.
+"""Pauses: on which ranks, and in which part of the step, the steps of an event are longer.
 
-Checkpoints, logging and validation make every k-th step longer. Hiccups of a machine come at random. Where
-pauses stand distinguishes the two, not how long they are.
+`analysis/events.py` finds periods. Here they are looked for on each rank, also in the host's time in one part
+of the step, where steps are too noisy; and pauses at about equal distances count, which are of a clock.
 """
 
 import dataclasses
@@ -11,21 +11,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scalescope.analysis.events import periods_of
 from scalescope.analysis.training.activity import LongStep, RankActivity
 from scalescope.results.result import HOST_PARTS, WHOLE_PARTS
 
 _FAR_MADS = 6 * 1.4826  # MAD times 1.4826 estimates a standard deviation
 _FAR = 0.2  # of the median, at least
-_LEAST_PERIOD = 3  # of every second step neither kind is the usual one
 _LEAST_PAUSES = 3
-_MOST_CANDIDATES = 30
-_NEIGHBOURS = 3  # pauses after each whose distance may be the period
 _MISSING = 0.15  # of the expected pauses
-_REGULAR = 0.6  # of all pauses, by number and by length
 _LEAST_JITTERED_PERIOD = 10
 _LEAST_JITTERED_PAUSES = 5
 _JITTER = 0.1  # of a period that is one of time and not of steps
 _MOSTLY = 0.5
+_MORE_WORK = 1.2  # times that of other steps: then they are long batches
 REST = "rest"  # of the host's step: outside input, forward, backward and optimizer
 _WAITS = "backward"  # where a rank waits for others
 
@@ -55,6 +53,13 @@ class PeriodicPauses:
     gc_share: float | None = None  # of their time that was garbage collection
     work_ratio: float | None = None  # work in these steps over that of others; None where all have the same
 
+    def has_other_cause(self, workers: int) -> bool:
+        """Whether the steps are long for another reason: garbage collection, loader processes that deliver in
+        turn, or batches that hold more."""
+        by_garbage = self.gc_share is not None and self.gc_share >= _MOSTLY
+        by_loader = self.part == "input" and workers > 1 and self.period % workers == 0
+        return by_garbage or by_loader or (self.work_ratio is not None and self.work_ratio >= _MORE_WORK)
+
 
 @dataclass(frozen=True, slots=True)
 class _Pause:
@@ -64,14 +69,21 @@ class _Pause:
 
 def find_pauses(step_times_s: Sequence[float]) -> Pauses:
     """The pauses among the steps of one rank."""
-    return _classified(_pauses(step_times_s), len(step_times_s))
+    return _classified(_pauses(step_times_s), step_times_s)
 
 
-def _classified(pauses: Sequence[_Pause], steps: int) -> Pauses:
-    """Those that return regularly, and the others."""
-    period, regular = _exact(pauses, steps) or _jittered(pauses, steps) or (None, [])
-    total_s = sum(pause.excess_s for pause in pauses)
-    regular_s = sum(pause.excess_s for pause in regular)
+def _classified(pauses: Sequence[_Pause], times_s: Sequence[float]) -> Pauses:
+    """Those that return regularly, and the others; of several periods, the one with most time."""
+    steps = len(times_s)
+    periods = [
+        (period, [pause for pause in pauses if pause.step in members])
+        for period, members in (periods_of(tuple(times_s)) if len(pauses) >= _LEAST_PAUSES else ())
+    ]
+    exact = max(periods, key=lambda found: _sum_s(found[1]), default=None)
+    period, regular = exact or _jittered(pauses, steps) or (None, [])
+    if not regular:
+        period = None
+    total_s, regular_s = _sum_s(pauses), _sum_s(regular)
     return Pauses(
         period=period,
         steps=tuple(pause.step for pause in regular),
@@ -103,45 +115,6 @@ def _pauses(step_times_s: Sequence[float]) -> list[_Pause]:
         )
         for row in rows
     ]
-
-
-def _exact(pauses: Sequence[_Pause], steps: int) -> tuple[int, list[_Pause]] | None:
-    """The period of pauses that stand every k-th step, and those that do; the most time wins."""
-    best: tuple[int, list[_Pause]] | None = None
-    for period in _candidates(pauses):
-        phase, _ = Counter(pause.step % period for pause in pauses).most_common(1)[0]
-        regular = [pause for pause in pauses if pause.step % period == phase]
-        if _are_regular(regular, pauses, expected=len(range(phase, steps, period))) and (
-            best is None or _sum_s(regular) > _sum_s(best[1])
-        ):
-            best = period, regular
-    return best
-
-
-def _candidates(pauses: Sequence[_Pause]) -> list[int]:
-    """Distances between pauses, the most common first."""
-    distances = Counter(
-        later.step - pause.step
-        for number, pause in enumerate(pauses)
-        for later in pauses[number + 1 : number + 1 + _NEIGHBOURS]
-    )
-    common = [distance for distance, _ in distances.most_common() if distance >= _LEAST_PERIOD]
-    return common[:_MOST_CANDIDATES]
-
-
-def _are_regular(regular: Sequence[_Pause], pauses: Sequence[_Pause], *, expected: int) -> bool:
-    """Whether so many of the expected pauses are there, and so few others, that it is not by chance."""
-    count = len(regular)
-    if count < _LEAST_PAUSES:
-        return False
-    if count == _LEAST_PAUSES:
-        return count == expected == len(pauses)
-    missing = expected - count
-    return (
-        missing <= max(1, _MISSING * expected)
-        and count >= _REGULAR * len(pauses)
-        and _sum_s(regular) >= _REGULAR * _sum_s(pauses)
-    )
 
 
 def _jittered(pauses: Sequence[_Pause], steps: int) -> tuple[int, list[_Pause]] | None:
@@ -204,9 +177,10 @@ def _rank_pauses(activity: RankActivity, ranks: int, *, on_gpu: bool) -> Pauses:
 
 
 def _part_pauses(activity: RankActivity, part: str, least_s: float, *, on_gpu: bool) -> Pauses:
-    steps = len(activity.step_times_s)
-    beyond = [(row.step, _host_s([row], on_gpu=on_gpu)[part]) for row in activity.long_steps or ()]
-    return _classified([_Pause(step, excess_s) for step, excess_s in beyond if excess_s > least_s], steps)
+    beyond_s = [0.0] * len(activity.step_times_s)
+    for row in activity.long_steps or ():
+        beyond_s[row.step] = _host_s([row], on_gpu=on_gpu)[part]
+    return _classified([_Pause(n, s) for n, s in enumerate(beyond_s) if s > least_s], beyond_s)
 
 
 def _causing_parts(ranks: int) -> tuple[str, ...]:

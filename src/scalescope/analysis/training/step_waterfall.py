@@ -3,17 +3,19 @@
 On a GPU the terms come from recorded steps: each instant of the GPU's timeline belongs to one of them. The
 profiler slows the host and not the kernels, so the time of kernels and copies is taken as recorded, and idle
 time is what the step without a profiler leaves, divided as in the recorded steps. On the CPU the host's clock
-around each part gives the terms. What an ablation measures replaces what a trace says.
+around each part gives the terms. What an ablation measures replaces what a trace says. Events, which are not
+in every step, are terms of their own; all others are those of the plain step.
 """
 
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.events import StepEvents
 from scalescope.analysis.statistics import Estimate, difference_of_means, moved
 from scalescope.analysis.training.activity import RankActivity
 from scalescope.analysis.training.recording import StepRecording
@@ -57,7 +59,7 @@ _IDLE = {
     IDLE_BETWEEN: step_parts.IDLE_BETWEEN,
     IDLE_UNKNOWN: step_parts.IDLE_QUEUED,
 }
-TermSource = Literal["trace", "ablation", "clock", "rest"]
+TermSource = Literal["trace", "ablation", "clock", "long steps", "rest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,7 @@ class StepWaterfall:
     ideal_s: float | None  # the model's operations at the speed of a bare matrix product in this precision
     terms: tuple[StepTerm, ...]
     recorded_rank: int | None = None  # whose recording it is, of several
+    events: StepEvents | None = None  # None where all steps have the same work
 
     def term(self, name: str) -> StepTerm | None:
         return next((term for term in self.terms if term.name == name), None)
@@ -95,6 +98,7 @@ def step_waterfall(
     *,
     input_s: Estimate | None = None,
     without_optimizer: Configuration | None = None,
+    events: StepEvents | None = None,
 ) -> StepWaterfall | None:
     """The waterfall of a configuration; None where nothing tells what its steps consist of.
 
@@ -102,16 +106,23 @@ def step_waterfall(
     `input_s` is what input adds to a step, where an ablation measured it.
     """
     step_s = configuration.step_time_s.value
+    found = () if events is None else events.events
+    plain_s = step_s if events is None or not found else events.plain_s
     if configuration.trial.on_gpu:
         if recording is None:
             return None
-        terms = _gpu_terms(step_s, recording, input_s, _removed(configuration, without_optimizer))
+        terms = _gpu_terms(plain_s, recording, input_s, _removed(configuration, without_optimizer))
     else:
-        terms = _cpu_terms(step_s, activities, input_s)
+        steps = {step for event in found for step in event.steps[0]}
+        plain = tuple(_without(activity, steps) for activity in activities)
+        terms = _cpu_terms(plain_s, plain, input_s)
         if configuration.trial.world_size > 1:
             terms = [_renamed(term, dict(zip((BACKWARD, WHOLE), MIXED, strict=True))) for term in terms]
     if not terms:
         return None
+    terms += [
+        StepTerm(name=event.name, time_s=Estimate(event.cost_s), source="long steps") for event in found
+    ]
     ideal_s = None if configuration.mfu is None else configuration.mfu * step_s
     return StepWaterfall(
         trial=configuration.trial,
@@ -119,7 +130,19 @@ def step_waterfall(
         ideal_s=ideal_s,
         terms=tuple(term for term in terms if term.time_s.value > 0.0),
         recorded_rank=None if recording is None or configuration.trial.world_size == 1 else recording.rank,
+        events=events if found else None,
     )
+
+
+def _without(activity: RankActivity, steps: Collection[int]) -> RankActivity:
+    """The host's time in each part without what these steps have beyond others, where that is known."""
+    rows = [row for row in activity.long_steps or () if row.step in steps]
+    beyond_s = {part: math.fsum(row.parts_s.get(part, 0.0) for row in rows) for part in activity.host_s}
+    host_s = {
+        part: max(0.0, time_s - beyond_s[part] / len(activity.step_times_s)) if rows else time_s
+        for part, time_s in activity.host_s.items()
+    }
+    return dataclasses.replace(activity, host_s=host_s)
 
 
 def _renamed(term: StepTerm, names: Mapping[str, str]) -> StepTerm:

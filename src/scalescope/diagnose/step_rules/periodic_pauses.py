@@ -1,14 +1,14 @@
-"""Periodic pauses: every k-th step is longer, as with checkpoints, logging or validation."""
+"""Work that is not in every step: evaluations, checkpoints, logging, and what else returns every k steps."""
 
-from scalescope.analysis.training.pauses import REST, PeriodicPauses, periodic_pauses
+from scalescope.analysis.events import Event
+from scalescope.analysis.training.pauses import REST, PeriodicPauses
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
-from scalescope.quantities import in_ms
+from scalescope.quantities import counted, in_ms
+from scalescope.results.result import CHECKPOINT, EVALUATION, LOGGING
 
 RULE = "periodic pauses"
-_GARBAGE = 0.5  # of the pauses: then they are its finding
-_MORE_WORK = 1.2  # times that of other steps: then they are long batches
 _PARTS = {
     "input": "while waiting for a batch",
     "forward": "in the forward pass",
@@ -16,72 +16,112 @@ _PARTS = {
     "optimizer": "in the optimizer step",
     REST: "between steps",
 }
+_DOES = {EVALUATION: "evaluates", CHECKPOINT: "saves a checkpoint", LOGGING: "logs"}
+_ADVICE = {
+    EVALUATION: "evaluate less often, or on fewer batches",
+    CHECKPOINT: "save less often, or in the background (torch.distributed.checkpoint.async_save)",
+    LOGGING: "log less often; every `.item()` and every printed tensor waits for the device",
+}
+_STEP_TIMES = "step times of each rank"
 
 
 def rule(facts: StepFacts) -> Finding | Abstention | None:
-    on_gpu = facts.trial.device == "cuda"
-    pauses = periodic_pauses(facts.launches, on_gpu=on_gpu)
-    if pauses is None or not facts.is_worth(pauses.cost_s) or _is_explained(facts, pauses):
+    events, pauses = facts.events, facts.pauses
+    if events.events:
+        return _of_events(facts, events.events, pauses) if facts.is_worth(events.cost_s) else None
+    if pauses is None or not facts.is_worth(pauses.cost_s) or pauses.has_other_cause(facts.loader_processes):
         return None
     return facts.finding(
         RULE,
-        f"Every {pauses.period} steps {_who(facts, pauses)}.",
+        f"Every {pauses.period} steps {_who(facts, pauses, pauses.length_s)}.",
         pauses.cost_s,
         root=True,
         evidence=(
-            Evidence(name="period", value=pauses.period, unit="steps", source="step times of each rank"),
-            Evidence(name="pause", value=pauses.length_s, unit="s", source="step times of each rank"),
-            *(Evidence(name="rank", value=rank, source="host time of long steps") for rank in pauses.origins),
-            *_part_of(pauses),
+            Evidence(name="period", value=pauses.period, unit="steps", source=_STEP_TIMES),
+            Evidence(name="pause", value=pauses.length_s, unit="s", source=_STEP_TIMES),
+            *_origin(pauses),
             Evidence(
-                name="pauses at random, per step",
-                value=pauses.other_cost_s,
-                unit="s",
-                source="step times of each rank",
+                name="pauses at random, per step", value=pauses.other_cost_s, unit="s", source=_STEP_TIMES
             ),
         ),
-        advice=_advice(facts, pauses),
+        advice=_advice(facts, pauses.period, pauses),
     )
 
 
-def _is_explained(facts: StepFacts, pauses: PeriodicPauses) -> bool:
-    """Whether the cause is another: garbage collection, loader processes that deliver in turn, or batches
-    that hold more."""
-    by_garbage = pauses.gc_share is not None and pauses.gc_share >= _GARBAGE
-    workers = facts.trial.num_workers or (facts.loading.workers if facts.loading is not None else 0) or 0
-    by_loader = pauses.part == "input" and workers > 1 and pauses.period % workers == 0
-    by_work = pauses.work_ratio is not None and pauses.work_ratio >= _MORE_WORK
-    return by_garbage or by_loader or by_work
+def _of_events(facts: StepFacts, events: tuple[Event, ...], pauses: PeriodicPauses | None) -> Finding:
+    """All events together, which cost what the parts of the step say."""
+    sentence = "; ".join(_claim(facts, event, _at(event, pauses)) for event in events)
+    advice = [advice for event in events for advice in _advice_for(facts, event, _at(event, pauses))]
+    return facts.finding(
+        RULE,
+        f"{sentence[:1].upper()}{sentence[1:]}.",
+        facts.events.cost_s,
+        root=True,
+        evidence=(
+            Evidence(name="plain step", value=facts.events.plain_s, unit="s", source=_STEP_TIMES),
+            *(
+                Evidence(name=f"{event.name}, each", value=event.length_s, unit="s", source=_STEP_TIMES)
+                for event in events
+            ),
+            *(() if pauses is None else _origin(pauses)),
+        ),
+        advice=tuple(dict.fromkeys(advice)),
+    )
 
 
-def _who(facts: StepFacts, pauses: PeriodicPauses) -> str:
+def _at(event: Event, pauses: PeriodicPauses | None) -> PeriodicPauses | None:
+    """Where the steps of an event are longer, if that is known of this one."""
+    return pauses if pauses is not None and pauses.period == event.period else None
+
+
+def _claim(facts: StepFacts, event: Event, pauses: PeriodicPauses | None) -> str:
+    """`every 50 steps the script evaluates for 450 ms (9.00 ms per step)`."""
+    often = f"every {event.period} steps"
+    if event.period is None:
+        often = f"in {counted(event.occurrences, 'step')} of {facts.measured_steps}"
+    what = f"the script {_DOES[event.kind]} for {in_ms(event.length_s)}" if event.kind in _DOES else ""
+    if not what:
+        what = _who(facts, pauses, event.length_s)
+    return f"{often} {what} ({in_ms(event.cost_s)} per step)"
+
+
+def _who(facts: StepFacts, pauses: PeriodicPauses | None, length_s: float) -> str:
     """Who pauses for how long, and where."""
-    long = f"for {in_ms(pauses.length_s)}"
-    where = "" if pauses.part is None else f" {_PARTS[pauses.part]}"
+    long = f"for {in_ms(length_s)}"
+    where = "" if pauses is None or pauses.part is None else f" {_PARTS[pauses.part]}"
     if facts.ranks == 1:
         return f"the rank pauses {long}{where}"
-    if not pauses.origins or len(pauses.origins) == facts.ranks:
+    origins = () if pauses is None else pauses.origins
+    if not origins or len(origins) == facts.ranks:
         return f"all ranks pause {long}{where}"
-    if len(pauses.origins) == 1:
-        return f"rank {pauses.origins[0]} pauses {long}{where}, and all others wait for it"
-    return f"ranks {', '.join(map(str, pauses.origins))} pause {long}{where}, and all others wait for them"
+    if len(origins) == 1:
+        return f"rank {origins[0]} pauses {long}{where}, and all others wait for it"
+    return f"ranks {', '.join(map(str, origins))} pause {long}{where}, and all others wait for them"
 
 
-def _part_of(pauses: PeriodicPauses) -> tuple[Evidence, ...]:
-    if pauses.part is None:
-        return ()
-    return (Evidence(name="part of the step", value=pauses.part, source="host time of long steps"),)
+def _origin(pauses: PeriodicPauses) -> tuple[Evidence, ...]:
+    source = "host time of long steps"
+    part = (
+        () if pauses.part is None else (Evidence(name="part of the step", value=pauses.part, source=source),)
+    )
+    return (*(Evidence(name="rank", value=rank, source=source) for rank in pauses.origins), *part)
 
 
-def _advice(facts: StepFacts, pauses: PeriodicPauses) -> tuple[Advice, ...]:
-    if pauses.part == "input":
+def _advice_for(facts: StepFacts, event: Event, pauses: PeriodicPauses | None) -> tuple[Advice, ...]:
+    if event.kind in _ADVICE:
+        return (Advice(label=_ADVICE[event.kind]),)
+    return _advice(facts, event.period, pauses)
+
+
+def _advice(facts: StepFacts, period: int | None, pauses: PeriodicPauses | None) -> tuple[Advice, ...]:
+    if pauses is not None and pauses.part == "input":
         return (
             *advise(facts, "keep loader processes between epochs", "persistent_workers", True),
-            Advice(label=f"find what the data does every {pauses.period} batches, such as opening a file"),
+            Advice(label=f"find what the data does every {period} batches, such as opening a file"),
         )
     return (
         Advice(
-            label=f"find what the code does every {pauses.period} steps: save checkpoints in a thread "
+            label=f"find what the code does every {period} steps: save checkpoints in a thread "
             "(torch.distributed.checkpoint.async_save), and log and validate less often"
         ),
     )

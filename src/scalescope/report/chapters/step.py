@@ -1,5 +1,6 @@
 """Step: what one rank's step consists of, next to the ideal."""
 
+import itertools
 from collections.abc import Sequence
 
 from scalescope.analysis.statistics import Estimate
@@ -37,7 +38,7 @@ STEP_COLOURS = {
     step_terms.IDLE_UNKNOWN: 41,
     step_terms.REST: 47,
 }
-_NEXT_COLOUR = 56  # of a term without a number
+_NEXT_COLOURS = (56, 58, 59, 60, 61)  # of events, and of other terms without a number
 Bar = dict[str, Estimate]  # seconds by the name of a part
 
 
@@ -104,6 +105,8 @@ def bars_panel(
 ) -> Panel:
     """Bars of parts in the order of `colours`; a short line across a bar is its ideal."""
     parts = dict.fromkeys((*colours, *(name for bar in bars for name in bar)))
+    others = (part for part in parts if part not in colours)
+    colours = {**colours, **dict(zip(others, itertools.cycle(_NEXT_COLOURS), strict=False))}
     series = [_series(part, bars, colours, faint=faint) for part in parts]
     known = [(row, ideal_s) for row, ideal_s in enumerate(ideals_s) if ideal_s is not None]
     if known:
@@ -123,7 +126,7 @@ def _series(part: str, bars: Sequence[Bar], colours: dict[str, int], *, faint: s
     rows = [(row, bar[part]) for row, bar in enumerate(bars) if part in bar]
     return Series(
         label=part,
-        colour=colours.get(part, _NEXT_COLOUR),
+        colour=colours[part],
         role="not significant" if part == faint else "data",
         x=tuple(float(row) for row, _ in rows),
         y=tuple(time_s.value * 1e3 for _, time_s in rows),

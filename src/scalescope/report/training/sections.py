@@ -42,7 +42,14 @@ def training_sections(run: Run | AnalyzedRun) -> tuple[Section, ...]:
     measured = tuple(
         configuration for configuration in analyzed.measured if not configuration.trial.is_ablation
     )
-    shown = [(summary_section(configuration), epoch_section(configuration)) for configuration in measured]
+    plain_s = {facts.trial.trial_id: facts.events.plain_s for facts in analyzed.steps if facts.events.events}
+    shown = [
+        (
+            summary_section(configuration, plain_s.get(configuration.trial.trial_id)),
+            epoch_section(configuration),
+        )
+        for configuration in measured
+    ]
     sections = tuple(section for pair in shown for section in pair if section is not None)
     return (
         *sections,
@@ -92,8 +99,8 @@ def training_sentence(configuration: Configuration) -> str:
     )
 
 
-def summary_section(configuration: Configuration) -> Section:
-    """The benchmark's summary, in the lines its users know."""
+def summary_section(configuration: Configuration, plain_s: float | None = None) -> Section:
+    """The benchmark's summary, in the lines its users know; `plain_s` is the step without events."""
     warmup = warmup_of(configuration.trial.settings)
     total = configuration.measured_steps + warmup
     facts = [
@@ -105,6 +112,7 @@ def summary_section(configuration: Configuration) -> Section:
         ("Warmup steps", f"{warmup}"),
         ("Measured steps", f"{configuration.measured_steps} / {total}"),
         ("Avg step time", in_ms(configuration.step_time_s.value, 2)),
+        *([] if plain_s is None else [("Plain step time", f"{in_ms(plain_s, 2)} (without events)")]),
         ("Throughput", _throughput(configuration)),
         *_measured_samples(configuration),
         ("95 % interval", _interval(configuration)),

@@ -55,7 +55,7 @@ class ScriptLoaders(Hooks):
 
     @property
     def wait_s(self) -> float:
-        """How long the script waited for batches since the last reset."""
+        """How long the script waited for these batches since the last reset."""
         return self._wait_s + sum(self._waits_s)
 
     def reset(self) -> None:
@@ -81,11 +81,11 @@ class ScriptLoaders(Hooks):
     def note(self, batch: Any, waited_s: float, dataset: Any) -> None:
         """Count a batch that the script got."""
         self.batches += 1
-        self._wait_s += waited_s
         number = id(dataset)
         if self._known is None:
             self._sources[number] = dataset, _key_of(batch) if _length(batch) else False
         if self._known is None or number in self._known:
+            self._wait_s += waited_s
             self._samples[number] = self._samples.get(number, 0) + _length(batch)
 
     def _settle_on(self, dataset: Any, key: _Key) -> None:

@@ -19,7 +19,9 @@ from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.private_view import changed_files
 from scalescope.results.ranks.attach_job import OBSERVED, REMAINING, SUPPRESSED, WRITTEN, AttachJob
+from scalescope.results.result import EVENTS
 from scalescope.results.traces.events import OPTIMIZER
+from scalescope.worker.attach.events import ScriptEvents
 from scalescope.worker.attach.hook_guard import HookGuard
 from scalescope.worker.attach.imports import after_import, forget_imports
 from scalescope.worker.attach.inputs import ModelInputs
@@ -63,6 +65,7 @@ class Session:
         self._wrappers = Wrappers(settings, self._guard, silent=has_ablation(trial, NO_COMM))
         self._levers = ScriptLevers(settings)
         self._trackers = Trackers() if trial.has_private_view else None
+        self._events = ScriptEvents(self._guard)
         self._ends = StepEnds()
         self._marks = 0  # steps that the script marked by itself
         self._has_marks = bool(settings.get("step_at"))
@@ -83,6 +86,7 @@ class Session:
         self._levers.install()
         if self._trackers is not None:
             self._trackers.install()
+        self._events.install()
         self._backward.install()
         steps.listen(self._on_mark)
         if self._trial.settings.get("step_at"):
@@ -101,6 +105,7 @@ class Session:
             self._wrappers,
             self._levers,
             self._backward,
+            self._events,
             self._trackers,
         )
         # The profile comes first, before what it stands upon.
@@ -206,12 +211,14 @@ class Session:
         self._parts.settle()
         self._settle_optimizers(tick)
         self._wrappers.reset()
+        self._events.begin(self._steps_from_now(), self._modules())
         counters_from = self._counters_from_now()
 
         def counters(steps: int) -> dict[str, Any]:
             profile = StoredProfile() if self._profile is None else self._profile.stored()
             counted = {**self._samples(steps), **profile.counters, **counters_from(steps)}
-            return {**counted, "tables": {**counted["tables"], **profile.tables}}
+            tables = {**counted["tables"], **profile.tables, EVENTS: self._events.rows(steps)}
+            return {**counted, "tables": tables}
 
         return counters
 
@@ -237,6 +244,15 @@ class Session:
             }
 
         return counters
+
+    def _steps_from_now(self) -> Callable[[], int]:
+        """How many steps have ended since, whenever that is asked."""
+        if self._has_marks:
+            marks = self._marks
+            return lambda: self._marks - marks
+        optimizers, per_step = self._optimizers, len(self._ends.period or (0,))
+        before = optimizers.events + optimizers.skipped
+        return lambda: (optimizers.events + optimizers.skipped - before) // per_step
 
     def _settle_optimizers(self, tick: Tick) -> None:
         optimizers = self._optimizers.optimizers

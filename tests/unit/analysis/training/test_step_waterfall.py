@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.events import Event, StepEvents
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.training import step_waterfall as waterfalls
-from scalescope.analysis.training.activity import RankActivity, activity_of
+from scalescope.analysis.training.activity import LongStep, RankActivity, activity_of
 from scalescope.analysis.training.recording import StepRecording
 from scalescope.analysis.training.step_waterfall import StepWaterfall, step_waterfall
 from scalescope.experiment.ablations import without_optimizer
@@ -261,3 +262,42 @@ def test_a_step_of_the_users_own_is_one_term_beside_its_input() -> None:
     waterfall = step_waterfall(configuration, None, (activity(input=0.0),))
     assert waterfall is not None
     assert [term.name for term in waterfall.terms] == [waterfalls.WHOLE_AND_EXCHANGE]
+
+
+def _events(*costs_s: float, steps: tuple[int, ...] = (4, 9)) -> StepEvents:
+    events = tuple(
+        Event(
+            kind="evaluation", period=5 * number, steps=(steps,), length_s=5 * number * cost_s, cost_s=cost_s
+        )
+        for number, cost_s in enumerate(costs_s, start=1)
+    )
+    return StepEvents(plain_s=STEP_S - math.fsum(costs_s), events=events)
+
+
+def test_events_are_terms_of_their_own_and_all_others_are_those_of_the_plain_step() -> None:
+    host = activity(input=0.01, forward=0.02, backward=0.03, optimizer=0.01)
+    events = _events(0.02, 0.005)
+    waterfall = step_waterfall(make_configuration(ON_CPU, STEP_S), None, (host,), events=events)
+    assert waterfall is not None and waterfall.events is events
+    assert waterfall.time_s("evaluation every 5 steps") == 0.02
+    assert waterfall.time_s("evaluation every 10 steps") == 0.005
+    assert waterfall.time_s(waterfalls.REST) == pytest.approx(0.005)
+    assert math.fsum(term.time_s.value for term in waterfall.terms) == pytest.approx(STEP_S)
+    on_a_gpu = step_waterfall(make_configuration(ON_GPU, STEP_S), recording(), (), events=_events(0.01))
+    assert on_a_gpu is not None
+    assert math.fsum(term.time_s.value for term in on_a_gpu.terms) == pytest.approx(STEP_S)
+    assert on_a_gpu.time_s(waterfalls.FORWARD) == pytest.approx(PARTS[step_parts.FORWARD])
+
+
+def test_an_event_inside_a_part_is_taken_from_it() -> None:
+    rows = tuple(LongStep(step=n, beyond_s=0.1, parts_s={"optimizer": 0.1}, gc_s=0.0) for n in (4, 9))
+    host = dataclasses.replace(
+        activity(input=0.01, forward=0.02, backward=0.03, optimizer=0.03),
+        step_times_s=[0.08] * 10,
+        long_steps=rows,
+    )
+    events = _events(0.02)
+    waterfall = step_waterfall(make_configuration(ON_CPU, STEP_S), None, (host,), events=events)
+    assert waterfall is not None
+    assert waterfall.time_s(waterfalls.OPTIMIZER) == pytest.approx(0.01)
+    assert waterfall.time_s(waterfalls.REST) == pytest.approx(0.01)

@@ -1,10 +1,13 @@
 """Rules about what ranks do beside computing: what they cost, whom they name, and when they are silent."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from scalescope.analysis.configurations import configurations
+from scalescope.analysis.events import Note, StepSeries
 from scalescope.analysis.training.activity import (
     AllocatorCalls,
     CompilerCalls,
@@ -24,8 +27,10 @@ from scalescope.diagnose.step_rules import (
     recompilation,
     uneven_work,
 )
+from scalescope.results.result import CHECKPOINT, EVALUATION
 from tests.builders.activities import STEP_S, STEPS, facts_with, pausing, recorded, working
 from tests.builders.facts import evidence_of, finding
+from tests.builders.results import make_result
 from tests.builders.steps import step_facts
 
 RULES = (
@@ -102,6 +107,41 @@ def test_pauses_are_of_one_rank_or_of_all_and_not_too_short() -> None:
     facts = facts_with(pausing(0, 0.2, part="input"), settings={"num_workers": 3})
     cause = finding(periodic_pauses.rule(facts))
     assert "persistent_workers" in cause.advice[0].command or "persistent-workers" in cause.advice[0].command
+
+
+def _with_events(*notes: Note, lengths: Mapping[int, float]) -> StepFacts:
+    """One rank whose steps have events by their period."""
+    times_s = tuple(
+        STEP_S + sum(length for period, length in lengths.items() if step % period == period - 1)
+        for step in range(STEPS)
+    )
+    facts = facts_with(RankActivity(rank=0, step_times_s=times_s))
+    (configuration,) = configurations([make_result(facts.trial, [list(times_s)])])
+    (launch,) = configuration.launches
+    launch = dataclasses.replace(launch, series=StepSeries(times_s=times_s, notes=notes))
+    return dataclasses.replace(facts, configuration=dataclasses.replace(configuration, launches=(launch,)))
+
+
+def test_events_are_one_finding_that_names_each_with_its_period_and_advice() -> None:
+    notes = (Note(step=49, kind=EVALUATION), Note(step=99, kind=EVALUATION))
+    facts = _with_events(*notes, lengths={50: 0.6, 10: 0.2})
+    cause = finding(periodic_pauses.rule(facts))
+    assert cause.cost_s == pytest.approx(facts.events.cost_s) == pytest.approx(0.032)
+    assert cause.claim == (
+        "Every 10 steps the rank pauses for 200 ms (20.0 ms per step); every 50 steps the script evaluates "
+        "for 600 ms (12.0 ms per step)."
+    )
+    assert evidence_of(cause)["plain step"] == pytest.approx(STEP_S)
+    assert [advice.label.split()[0] for advice in cause.advice] == ["find", "evaluate"]
+    assert len(facts.configuration.launches[0].outliers) == 10
+    assert facts.configuration.remarks() == []  # which events explain
+
+
+def test_events_below_three_percent_are_no_finding_and_one_that_came_once_has_no_period() -> None:
+    assert periodic_pauses.rule(_with_events(lengths={10: 0.02})) is None
+    saved = finding(periodic_pauses.rule(_with_events(Note(step=59, kind=CHECKPOINT), lengths={60: 1.0})))
+    assert saved.claim.startswith("In 1 step of 100 the script saves a checkpoint for 1,000 ms")
+    assert "async_save" in saved.advice[0].label
 
 
 def _varied(rank: RankActivity, period: int) -> RankActivity:

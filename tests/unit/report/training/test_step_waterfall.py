@@ -1,9 +1,11 @@
 """Table, sentence and data of one rank's step."""
 
+import dataclasses
 import json
 
 import pytest
 
+from scalescope.analysis.events import Event, StepEvents
 from scalescope.analysis.scaling.waterfall import DELIVERED
 from scalescope.analysis.training.step_waterfall import (
     BACKWARD_AND_EXCHANGE,
@@ -114,3 +116,29 @@ def test_backward_with_communication_is_drawn_next_to_compute() -> None:
     assert facts.waterfall is not None
     panel = step_panel([facts.waterfall], ("a",))
     assert [part.label for part in panel.series] == [FORWARD, BACKWARD_AND_EXCHANGE, INPUT]
+
+
+def test_events_are_told_with_their_length_and_the_plain_step_beside_them() -> None:
+    facts = make_facts({FORWARD: 80.0, "evaluation every 50 steps": 9.0})
+    assert facts.waterfall is not None
+    event = Event(kind="evaluation", period=50, steps=((49, 99),), length_s=0.45, cost_s=0.009)
+    events = StepEvents(plain_s=0.08, events=(event,))
+    waterfall = dataclasses.replace(facts.waterfall, events=events)
+    (section,) = step_section(dataclasses.replace(facts, waterfall=waterfall))
+    assert section.title.endswith("evaluation every 50 steps takes 9.00 ms of it.")
+    assert section.lines[0] == (
+        "Plain step: 80.0 ms. Evaluation every 50 steps: 450 ms, which is 9.00 ms per step (10 %)."
+    )
+    stored = json.loads(json.dumps(step_waterfall_json(waterfall)))
+    assert stored["plain_step_time_s"] == 0.08
+    assert stored["events"] == [
+        {
+            "name": "evaluation every 50 steps",
+            "kind": "evaluation",
+            "period_steps": 50,
+            "occurrences": 2,
+            "time_s": 0.45,
+            "time_per_step_s": 0.009,
+        }
+    ]
+    assert step_waterfall_json(facts.waterfall)["events"] == []
