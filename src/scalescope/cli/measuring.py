@@ -81,7 +81,7 @@ def measure_prepared(
         else:
             report = run_here(prepared, context, watcher)
     once = () if report.headline is None else (report.headline,)  # shown below: in short
-    show(without_lines(once, report.sections), console(), verbose=verbose)
+    show(without_lines((*once, *watcher.failures), report.sections), console(), verbose=verbose)
     show_where(report)
     sys.exit(report.exit_code)
 
