@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from scalescope.analysis.commands.several_ranks import what_lacks
+from scalescope.analysis.commands.several_ranks import obstacle
 from scalescope.experiment.command_line import is_python, joined, on_any_ranks
 
 Flag = list[str]  # a flag, with its value
@@ -68,10 +68,10 @@ def line_of(verb: str, flags: Iterable[Flag], command: Sequence[str]) -> str:
 
 def on_several_ranks(verb: str, flags: Sequence[Flag], command: Sequence[str]) -> str:
     """What to type to measure a command on several ranks, or what its script lacks for that."""
-    lacking = what_lacks(command, Path.cwd())
-    if lacking is not None:
+    problem = obstacle(command, Path.cwd())
+    if problem is not None:
         alone = line_of("scalescope train", (), command)
-        return f"{lacking}; on one rank it is measured by {alone}"
+        return f"{problem}; on one rank it is measured by {alone}"
     started = on_any_ranks(command)
     if started is None:
         return "write {world_size} in the command where its launcher takes the number of ranks"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scalescope.analysis.commands.several_ranks import what_lacks
+from scalescope.analysis.commands.several_ranks import obstacle
 from scalescope.experiment.command_line import COMMAND, joined, on_any_ranks, takes_world_size, words_of
 from scalescope.experiment.trial import Trial
 from scalescope.report.section import ShownCommand
@@ -28,9 +28,9 @@ def on_more_ranks(
         settings["strategy"] = "auto"
     if trial.is_command and not takes_world_size(trial.command, trial.varied):
         words = words_of(trial.command)
-        lacking = what_lacks(words, Path(run.record.directory or "."))
-        if lacking is not None:
-            return ShownCommand(label=f"{label}: {lacking}")
+        problem = obstacle(words, Path(run.record.directory or "."))
+        if problem is not None:
+            return ShownCommand(label=f"{label}: {problem}")
         started = on_any_ranks(words)
         if started is None:
             return ShownCommand(label=f"{label}: write {{world_size}} where the command takes their number")

@@ -12,6 +12,8 @@ from scalescope.studies.study import Interim, InterimRow
 from scalescope.studies.watcher import Budget
 from tests.builders.progress import ONE_RANK, TWO_RANKS, Clock, ended, launches_of
 
+FAILED = f"ddp, 2 ranks, batch 10 [{TWO_RANKS.trial_id}]: failed: made up; log: x.log"
+
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
@@ -43,6 +45,7 @@ def measured(watcher: TerminalWatcher) -> None:
         watcher.verdict(Interim("one rank is fast"))
         watcher.launching(TWO_RANKS, 0)
         watcher.ended(ended(TWO_RANKS, status="failed", reason="made up", log="x.log", notes=["look"]))
+        watcher.ended(ended(TWO_RANKS, status="failed", reason="made up", log="y.log"))  # said once
         watcher.verdict(Interim("two ranks failed"))
 
 
@@ -51,11 +54,7 @@ def test_without_a_terminal_there_are_only_notes(
 ) -> None:
     measured(TerminalWatcher(every_placement=False, verbose=False, clock=Clock()))
     out, err = capsys.readouterr()
-    assert out.splitlines() == [
-        "a note",
-        "failed: made up (log: x.log)",
-        "note: look",
-    ]
+    assert out.splitlines() == ["a note", FAILED, "note: look"]
     assert err == ""
 
 
@@ -74,7 +73,7 @@ def test_on_a_terminal_the_table_is_drawn_and_taken_away(
 ) -> None:
     terminal = attach()
     measured(TerminalWatcher(every_placement=False, verbose=False, clock=Clock()))
-    assert capsys.readouterr().out.splitlines() == ["a note", "failed: made up (log: x.log)", "note: look"]
+    assert capsys.readouterr().out.splitlines() == ["a note", FAILED, "note: look"]
     shown = terminal.getvalue()
     assert "ddp, 2 ranks, batch 10" in shown
     assert "So far: two ranks failed" in shown

@@ -18,6 +18,7 @@ _NAMES = (
 _VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 _PACKAGES = ("accelerate", "lightning", "pytorch_lightning", "deepspeed", "horovod", "composer", "torchtitan")
 _TRAINER = "Trainer"  # of transformers, trl, lightning: it joins by itself
+_SPAWNS = "spawn"  # of torch.multiprocessing
 _OWN_LOOP = "backward"  # whoever calls it has a training loop of its own
 
 
@@ -33,26 +34,24 @@ def script_of(words: Sequence[str], folder: Path) -> Path | None:
     return None
 
 
-def what_lacks(words: Sequence[str], folder: Path) -> str | None:
-    """What a script lacks to train on several ranks, as a clause; None where it may have all it needs.
+def obstacle(words: Sequence[str], folder: Path) -> str | None:
+    """Why torchrun cannot start several ranks of a command, as a clause; None where nothing speaks against it.
 
     Only a script with a training loop of its own can be said to lack something: of others nothing is known.
     """
     script = script_of(words, folder)
-    if script is None:
+    trees = [] if script is None else list(_trees(script))
+    if script is None or None in trees:
         return None
-    has_loop = False
-    for tree in _trees(script):
-        names = set() if tree is None else set(_names(tree))
-        is_known = names & {*_NAMES, *_VARIABLES, *_PACKAGES} or any(n.endswith(_TRAINER) for n in names)
-        if tree is None or is_known:
-            return None
-        has_loop |= _OWN_LOOP in names
-    if not has_loop:
+    names = {name for tree in trees if tree is not None for name in _names(tree)}
+    if _SPAWNS in names:
+        return f"{script.name} starts its ranks itself: write {{world_size}} where it takes their number"
+    joins = names & {*_NAMES, *_VARIABLES, *_PACKAGES} or any(name.endswith(_TRAINER) for name in names)
+    if joins or _OWN_LOOP not in names:
         return None
     return (
-        f"{script.name} does not call torch.distributed.init_process_group, so that several ranks of it "
-        "would be independent trainings"
+        f"{script.name} does not call torch.distributed.init_process_group, so several ranks of it would be "
+        "independent trainings"
     )
 
 
