@@ -2,13 +2,11 @@
 command whose ranks are to be compared takes no number of ranks."""
 
 import shlex
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
 
-from scalescope.analysis.commands.several_ranks import obstacle
 from scalescope.experiment.command_line import is_python, joined, on_any_ranks
 
 Flag = list[str]  # a flag, with its value
@@ -57,6 +55,8 @@ def with_arguments(words: Sequence[str], arguments: Iterable[Flag]) -> list[str]
 
 
 def _first_found(programs: Sequence[str]) -> str:
+    import shutil  # takes long to load, for what only mistakes need
+
     return next((program for program in programs if shutil.which(program)), programs[0])
 
 
@@ -68,6 +68,8 @@ def line_of(verb: str, flags: Iterable[Flag], command: Sequence[str]) -> str:
 
 def on_several_ranks(verb: str, flags: Sequence[Flag], command: Sequence[str]) -> str:
     """What to type to measure a command on several ranks, or what its script lacks for that."""
+    from scalescope.analysis.commands.several_ranks import obstacle
+
     problem = obstacle(command, Path.cwd())
     if problem is not None:
         alone = line_of("scalescope train", (), command)

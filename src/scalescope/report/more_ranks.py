@@ -5,11 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.analysis.commands.several_ranks import obstacle
+from scalescope.analysis.prediction.hardware_times import network_named
+from scalescope.analysis.prediction.inputs import MissingInput, inputs_of
 from scalescope.experiment.command_line import COMMAND, joined, on_any_ranks, takes_world_size, words_of
 from scalescope.experiment.trial import Trial
 from scalescope.report.section import ShownCommand
 from scalescope.results.run import Run
 from scalescope.results.run_commands import PROGRAM, command_on
+
+_NETWORK = "nvlink4"
 
 
 def on_more_ranks(
@@ -19,8 +23,7 @@ def on_more_ranks(
     machine = run.environment.get("machine") or {}
     ranks = max(2, trial.world_size)
     if trial.on_gpu and not trial.split_gpu and ranks > len(machine.get("gpus") or ()):
-        argv = (PROGRAM, "predict", str(run.path.resolve()))
-        return ShownCommand(label="how this is predicted to change with the number of ranks", argv=argv)
+        return _without_gpus(run)
     settings: dict[str, object] = {"world_size": (1, ranks), **(changes or {})}
     if _has_all_cores(trial, machine):
         settings["threads_per_rank"] = None  # auto: several ranks share the cores
@@ -37,6 +40,19 @@ def on_more_ranks(
         settings[COMMAND] = joined(started)
     flags = run.record.flags if verb == run.record.verb else ()
     return ShownCommand(label=label, argv=command_on(run.path, verb, settings, flags))
+
+
+def _without_gpus(run: Run) -> ShownCommand:
+    """Where ranks would have to share a GPU: what is predicted for more of them, or else all figures."""
+    path = str(run.path.resolve())
+    try:
+        inputs_of(run, network_named(_NETWORK))
+    except MissingInput:
+        return ShownCommand(label="a page with every figure", argv=(PROGRAM, "report", path))
+    return ShownCommand(
+        label="what more GPUs are predicted to do, if NVLink connects them",
+        argv=(PROGRAM, "predict", path, "--network", _NETWORK),
+    )
 
 
 def _has_all_cores(trial: Trial, machine: Mapping[str, Any]) -> bool:

@@ -35,7 +35,7 @@ def script_of(words: Sequence[str], folder: Path) -> Path | None:
 
 
 def obstacle(words: Sequence[str], folder: Path) -> str | None:
-    """Why torchrun cannot start several ranks of a command, as a clause; None where nothing speaks against it.
+    """Why torchrun cannot start several ranks of a command, as a clause; None where it may.
 
     Only a script with a training loop of its own can be said to lack something: of others nothing is known.
     """

@@ -27,6 +27,6 @@ def test_a_script_that_reads_standard_input_is_told_that_there_is_none(prompt: s
     outcome = evidence.explain_end(1)
     assert (outcome.status, outcome.bad_input) == ("invalid", True)
     assert outcome.reason == (
-        "the command exited with code 1: EOFError: EOF when reading a line; commands are run without standard "
-        "input; give it as arguments, or from a file: -- bash -c 'python train.py < answers.txt'"
+        "the command exited with code 1: EOFError: EOF when reading a line; commands are run without "
+        "standard input; give it as arguments, or from a file: -- bash -c 'python train.py < answers.txt'"
     )
