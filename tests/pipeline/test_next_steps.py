@@ -29,6 +29,7 @@ SCRIPTS = {
 MACHINES = {"no GPU": TWO_CORES, "one GPU": with_gpus(1), "two GPUs": with_gpus(2)}
 TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node={world_size}")
 SHORT = ("--window", "0.2s", "--repeats", "2", "--output-dir", "my out")
+REASON = "rank 0 failed after 19 optimizer steps: ValueError: bad"
 COSTS = CostModel(exposed_comm_s={2: 0.05})
 RUNS: dict[str, Argv] = {
     "train, script": ("--", "python", "joins.py", "--text", "a b"),
@@ -66,7 +67,7 @@ def use(machine: Machine, monkeypatch: pytest.MonkeyPatch, failing_ranks: int | 
     def outcome(trial: Trial, launch: int) -> Outcome | None:
         if failing_ranks is None or trial.world_size < failing_ranks:
             return None
-        return Outcome(status="failed", reason="rank 0 failed after 19 optimizer steps: ValueError: bad")
+        return Outcome(status="failed", reason=REASON)
 
     for module in (local, running):
         monkeypatch.setattr(module, "LocalLauncher", lambda: FakeLauncher(COSTS, machine, outcome))
@@ -112,10 +113,14 @@ def refuse_refusal(argv: Argv, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "failing_ranks"),
-    [*((machine, None) for machine in MACHINES), ("no GPU", 1), ("no GPU", 2)],
+    ("name", "machine", "failing_ranks"),
+    [
+        (name, machine, failing)
+        for machine, failing in ((*((each, None) for each in MACHINES), ("no GPU", 1), ("no GPU", 2)))
+        for name, flags in RUNS.items()
+        if machine != "one GPU" or not {"2", "1,2"} & set(flags)  # which is refused there
+    ],
 )
-@pytest.mark.parametrize("name", RUNS)
 def test_every_named_command_passes_the_checks_of_a_typed_one(
     name: str,
     machine: str,
@@ -171,3 +176,18 @@ def test_what_failed_is_not_resumed(name: str, project: Path, monkeypatch: pytes
     step = next_of(name)
     assert step.argv[1] == name.partition(",")[0]
     assert "--resume" not in step.argv
+
+
+@pytest.mark.parametrize("name", ["train, script", "scale, one rank", "tune, script", "run, script"])
+def test_a_failure_is_said_once_before_everything_else(
+    name: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(TWO_CORES, monkeypatch, failing_ranks=1)
+    measured(name)
+    said = capsys.readouterr().out
+    assert said.count(REASON) == 1
+    assert said.index(REASON) < said.index("In short:")
+    assert call("explain", "my out") == 0
+    first, *others = [line for line in capsys.readouterr().out.splitlines() if line.strip()][1:]
+    assert REASON in first
+    assert not any(REASON in line for line in others)

@@ -38,7 +38,7 @@ class TerminalWatcher:
         self._verbose = verbose
         self._placed: set[tuple[str, ...]] = set()
         self._progress = CampaignProgress(clock)
-        self._failed: set[tuple[str, str | None]] = set()  # trials, and why
+        self._failed: set[tuple[str, str]] = set()  # trials, and how they ended
         self.failures: list[str] = []  # that were printed
         self._best: str | None = None  # by name: the best of a search
         self._live = self._display()
@@ -96,8 +96,8 @@ class TerminalWatcher:
             self._print(f"note: {note}")
 
     def _is_known(self, result: Result) -> bool:
-        """Whether a launch of the same trial failed in the same way before."""
-        key = (result.trial_id, result.reason)
+        """Whether a launch of the same trial ended so before."""
+        key = (result.trial_id, result.status)
         is_known = key in self._failed
         self._failed.add(key)
         return is_known

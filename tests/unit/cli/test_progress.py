@@ -45,7 +45,7 @@ def measured(watcher: TerminalWatcher) -> None:
         watcher.verdict(Interim("one rank is fast"))
         watcher.launching(TWO_RANKS, 0)
         watcher.ended(ended(TWO_RANKS, status="failed", reason="made up", log="x.log", notes=["look"]))
-        watcher.ended(ended(TWO_RANKS, status="failed", reason="made up", log="y.log"))  # said once
+        watcher.ended(ended(TWO_RANKS, status="failed", reason="again", log="y.log"))  # said once
         watcher.verdict(Interim("two ranks failed"))
 
 

@@ -1,11 +1,11 @@
 """Whether a training script can run on several ranks, by its text: it is read, and never executed."""
 
 import ast
+import itertools
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from scalescope.experiment.command_line import is_python
 from scalescope.results.stored.regular_files import read_bytes
 
 _MOST_FILES = 30  # the script and the modules beside it that it imports
@@ -24,13 +24,11 @@ _OWN_LOOP = "backward"  # whoever calls it has a training loop of its own
 
 def script_of(words: Sequence[str], folder: Path) -> Path | None:
     """The Python file that a command runs, from the folder it is started in; None where it is not known."""
-    for index, word in enumerate(words):
+    for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
         if word.endswith(".py"):
             return folder / word
-        if word == "-m" and words[index + 1 : index + 2] and not words[index + 1].startswith("torch."):
-            return _file_of(words[index + 1], folder)
-        if index and not word.startswith("-") and is_python(words[0]):
-            return None  # a program of another kind
+        if word == "-m" and not following.startswith("torch."):  # which is torchrun
+            return _file_of(following, folder)
     return None
 
 
