@@ -178,11 +178,21 @@ def test_what_failed_is_not_resumed(name: str, project: Path, monkeypatch: pytes
     assert "--resume" not in step.argv
 
 
-@pytest.mark.parametrize("name", ["train, script", "scale, one rank", "tune, script", "run, script"])
+@pytest.mark.parametrize(
+    ("name", "failing_ranks"),
+    [
+        *((name, 1) for name in ("train, script", "scale, one rank", "tune, script", "run, script")),
+        ("scale, any ranks", 2),
+    ],
+)
 def test_a_failure_is_said_once_before_everything_else(
-    name: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str,
+    failing_ranks: int,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    use(TWO_CORES, monkeypatch, failing_ranks=1)
+    use(TWO_CORES, monkeypatch, failing_ranks)
     measured(name)
     said = capsys.readouterr().out
     assert said.count(REASON) == 1

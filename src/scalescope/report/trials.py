@@ -5,6 +5,7 @@ from typing import Literal
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.experiment.ablations import NO_COMM, NO_OPTIMIZER, PRELOADED, has_ablation
+from scalescope.experiment.observed import without_observations
 from scalescope.experiment.trial import Trial
 from scalescope.report.commands.jobs import units_of
 from scalescope.report.numbers import MISSING, counted, duration, is_useful, milliseconds, significant
@@ -125,4 +126,5 @@ def is_answer(result: Result) -> bool:
 def failure_line(result: Result) -> str:
     """`script, 2 ranks [0a1b2c]: failed: …`: the same words while it is measured and afterwards."""
     log = f"; log: {result.log}" if result.log else ""
-    return f"{result.trial.label} [{result.trial_id}]: {result.status}: {result.reason}{log}"
+    asked = without_observations(result.trial)  # a launch that failed may have shown nothing
+    return f"{asked.label} [{result.trial_id}]: {result.status}: {result.reason}{log}"
