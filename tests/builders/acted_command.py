@@ -90,7 +90,7 @@ def be_killed(ranks: int) -> None:
 
 def rank_fails(ranks: int) -> None:
     report()
-    write(0, "failed", ranks, error={"message": "ValueError: mine"})
+    write(0, "failed", ranks, error={"message": "ValueError: mine", "optimizer_steps": 19})
     write(1, "failed", ranks, error={"message": "RuntimeError: Connection closed by peer"})
     sys.exit(7)
 

@@ -146,7 +146,10 @@ def test_a_command_that_a_signal_ends_is_named_with_it(commands: Commands) -> No
 def test_the_rank_that_failed_first_is_named_with_the_exit_code(commands: Commands) -> None:
     outcome = commands.act("rank_fails", "{world_size}", world_size=2)
     assert (outcome.status, outcome.rank, outcome.bad_input) == ("failed", 0, False)
-    assert outcome.reason == "rank 0 failed at step 7: ValueError: mine (the command exited with code 7)"
+    assert (outcome.step, outcome.reason) == (
+        19,
+        "rank 0 failed after 19 optimizer steps: ValueError: mine (the command exited with code 7)",
+    )
 
 
 def test_a_rank_that_refuses_the_request_ends_the_launch(commands: Commands) -> None:
@@ -246,7 +249,7 @@ def test_a_rank_that_stops_moving_hangs(commands: Commands) -> None:
     commands.limits = {"warmup_timeout": 0.5}
     outcome = commands.act("start_one_rank_only")
     assert (outcome.status, outcome.rank) == ("hang", 0)
-    assert str(outcome.reason).startswith("rank 0 hangs at step 7: no progress for ")
+    assert str(outcome.reason).startswith("rank 0 hangs in its training: no progress for ")
 
 
 def test_much_output_does_not_hide_a_traceback(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:

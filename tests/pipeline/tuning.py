@@ -90,7 +90,8 @@ def table(report: Report, title: str) -> list[dict[str, str]]:
 
 
 def sentence(report: Report) -> str:
-    return report.sections[0].lines[0]
+    assert report.headline is not None
+    return report.headline
 
 
 def results_of(path: Path | str = "run") -> tuple[Result, ...]:

@@ -72,27 +72,28 @@ def measure_prepared(
     on_slurm = is_for_slurm(prepared, job_flags, setup, is_rank=context is not None)
     if prepared.experiment.is_command and context is not None:
         raise BadInput(_OWN_RANKS)
-    every_placement = prepared.study.every_placement
+    watcher = TerminalWatcher(every_placement=prepared.study.every_placement, verbose=verbose)
     try:
-        with interruptible(), TerminalWatcher(every_placement=every_placement, verbose=verbose) as watcher:
+        with interruptible(), watcher:
             if on_slurm:
                 report = _on_slurm(prepared, job_flags, setup, watcher)
             else:
                 report = run_here(prepared, context, watcher)
     except Interrupted as interruption:
         if isinstance(interruption.report, Report):  # the answer so far, then how to continue
-            _show(dataclasses.replace(interruption.report, next_step=None), verbose=verbose)
+            _show(dataclasses.replace(interruption.report, next_step=None), watcher, verbose=verbose)
         raise
-    _show(report, verbose=verbose)
+    _show(report, watcher, verbose=verbose)
     sys.exit(report.exit_code)
 
 
-def _show(report: Report, *, verbose: bool) -> None:
+def _show(report: Report, watcher: "TerminalWatcher", *, verbose: bool) -> None:
+    """The report, without what was printed before."""
     from scalescope.report.performance import without_lines
     from scalescope.report.render.terminal import console, show
 
     once = () if report.headline is None else (report.headline,)  # shown below: in short
-    show(without_lines(once, report.sections), console(), verbose=verbose)
+    show(without_lines((*once, *watcher.failures), report.sections), console(), verbose=verbose)
     show_where(report)
 
 

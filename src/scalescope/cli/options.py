@@ -16,8 +16,17 @@ from scalescope.catalog.measuring import NEXT_LAUNCH, Measuring
 from scalescope.catalog.setting import PerDevice, Scalar, Setting, parse_value, settings_of
 from scalescope.catalog.slurm import JOB_KEYS, Slurm
 from scalescope.cli.help_pages import RUN, VerbCommand, VerbOption, own_flag
+from scalescope.cli.meant_command import line_of, name_of, on_several_ranks, split_at_script, with_arguments
 from scalescope.errors import BadInput
-from scalescope.experiment.command_line import AFTER_DASHES, COMMAND, VARY, joined
+from scalescope.experiment.command_line import (
+    AFTER_DASHES,
+    COMMAND,
+    VARY,
+    decided_by_script,
+    joined,
+    number_of_ranks,
+    takes_world_size,
+)
 from scalescope.experiment.given import Entries, Given
 from scalescope.studies.study import Study
 
@@ -54,6 +63,7 @@ class SettingOption(VerbOption):
         self.default_text = default_text  # the same in words, with what other cards start from
         self.cards = cards  # the headings of all that have the setting
         self.setting = setting
+        self.setting_name = setting.name
         self.stated = stated
 
     def brief_text(self) -> str:
@@ -75,14 +85,59 @@ class MeasuringCommand(VerbCommand):
     What stands behind `--` is a training command, and nothing in it is read as a flag.
     """
 
-    takes_commands = False  # whether help mentions them
+    study: type[Study]
+
+    @property
+    def takes_commands(self) -> bool:
+        """Whether a training command can be measured."""
+        return bool(cards.card("benchmarks", self.study.benchmark).takes_commands)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words: tuple[str, ...] = ()
         if _DASHES in args:
             position = args.index(_DASHES)
-            ctx.meta[_WORDS] = tuple(args[position + 1 :])
+            words = ctx.meta[_WORDS] = tuple(args[position + 1 :])
             args = args[:position]
-        return super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            self._refuse_script(ctx, args, words)
+        typed = list(args)
+        rest = super().parse_args(ctx, args)
+        if words and self.study.compares_ranks and not ctx.resilient_parsing:
+            _refuse_one_world_size(ctx, typed, words)
+        return rest
+
+    def _refuse_script(self, ctx: click.Context, args: list[str], behind: tuple[str, ...]) -> None:
+        """Refuse a training script in the place of an experiment file, with the command that was meant."""
+        found = split_at_script(args, self.params)
+        if found is None:
+            return
+        flags, words = found
+        if not self.takes_commands:
+            raise BadInput(
+                f"{words[0]}: {ctx.info_name} cannot measure a command; train, scale, tune and run can"
+            )
+        decided = self._flags_of_script()
+        ours = [flag for flag in flags if name_of(flag) not in decided]
+        command = with_arguments((*words, *behind), [flag for flag in flags if name_of(flag) in decided])
+        needs_ranks = "world_size" in self.study.planned_defaults or any(
+            name_of(flag) == "--world-size" for flag in flags
+        )
+        verb, ranks = ctx.command_path, number_of_ranks(command)
+        if ranks is not None and not needs_ranks:
+            ours.append(["--world-size", str(ranks)])
+        meant = on_several_ranks(verb, ours, command) if needs_ranks else line_of(verb, ours, command)
+        raise BadInput(f"{words[0]} is not an experiment file; a training command follows --: {meant}")
+
+    def _flags_of_script(self) -> set[str]:
+        """The flags that cannot be given with a command: the script takes these."""
+        names = {*decided_by_script(self.study.benchmark), "batch_size", "global_batch_size"}
+        options = [option for option in self.params if isinstance(option, SettingOption | Shortcut)]
+        return {
+            name
+            for option in options
+            if option.setting_name in names
+            for name in (*option.opts, *option.secondary_opts)
+        }
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         pieces = super().collect_usage_pieces(ctx)
@@ -92,6 +147,15 @@ class MeasuringCommand(VerbCommand):
         if ctx.params.get("experiment") is not None:
             _take_own_flags_from_file(ctx)
         return super().invoke(ctx)
+
+
+def _refuse_one_world_size(ctx: click.Context, typed: list[str], words: tuple[str, ...]) -> None:
+    """Refuse to compare ranks of a command that runs on one number of them, unless that number is given."""
+    decided = ("experiment", "world_size", "keep_running", "resume")
+    if takes_world_size(joined(words)) or any(ctx.params.get(name) for name in decided):
+        return
+    meant = on_several_ranks(ctx.command_path, [[word] for word in typed], words)
+    raise BadInput(f"{ctx.info_name} compares numbers of ranks, and this command takes none: {meant}")
 
 
 def own_keys(command: click.Command) -> frozenset[str]:
@@ -135,7 +199,7 @@ def measuring_verb(study: type[Study]) -> Callable[[Any], click.Command]:
 
     def decorate(function: Any) -> click.Command:
         command = click.command(study.verb, cls=MeasuringCommand)(function)
-        command.takes_commands = cards.card("benchmarks", study.benchmark).takes_commands
+        command.study = study
         own_options = list(command.params)
         command.params = [
             click.Argument(

@@ -2,8 +2,9 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from scalescope.catalog import cards
@@ -24,6 +25,9 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _PLAIN = re.compile(r"(?:[A-Za-z0-9@%+=:./_-]|\{[A-Za-z_][A-Za-z0-9_]*\})+")
 _EXAMPLES = {"world_size": "--nproc-per-node={world_size}"}
+_NUMBER = ("--nproc-per-node", "--nproc_per_node")  # of torchrun
+_PYTHON = re.compile(r"python[0-9.]*")
+_TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")  # as modules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,57 @@ def takes_world_size(command: str, varied: Iterable[str] = ()) -> bool:
     return bool(names & set(_PLACEHOLDER.findall(command)))
 
 
+def is_python(word: str) -> bool:
+    """Whether a word of a command starts Python: `python3`, `/opt/venv/bin/python`."""
+    return _PYTHON.fullmatch(PurePath(word).name) is not None
+
+
+def on_any_ranks(words: Sequence[str]) -> list[str] | None:
+    """The command as torchrun starts it, on {world_size} ranks of one node; None where that is not known."""
+    program, *rest = words
+    if is_python(program):
+        rest = [word for word in rest[:1] if word != "-u"] + rest[1:]  # torchrun's ranks are unbuffered
+    if rest[:1] == ["-m"] and rest[1:2] and rest[1] in _TORCHRUN and is_python(program):
+        return _with_number([program, *rest[:2]], rest[2:])
+    if PurePath(program).name == "torchrun":
+        return _with_number([program], rest)
+    if not is_python(program) or not rest or not (rest[0] == "-m" or rest[0].endswith(".py")):
+        return None
+    # The torchrun on the path may belong to another Python than one that is named by its path.
+    torchrun = ["torchrun"] if "/" not in program else [program, "-m", _TORCHRUN[0]]
+    return [*torchrun, "--standalone", _EXAMPLES["world_size"], *rest]
+
+
+def number_of_ranks(words: Sequence[str]) -> int | None:
+    """The number that a command gives torchrun; None where it gives none."""
+    for index, word in enumerate(words):
+        name, _, value = word.partition("=")
+        if name in _NUMBER:
+            text = value or "".join(words[index + 1 : index + 2])
+            return int(text) if re.fullmatch("[0-9]{1,6}", text) else None
+        if word.endswith(".py"):  # what follows is the script's
+            return None
+    return None
+
+
+def _with_number(torchrun: Sequence[str], rest: Sequence[str]) -> list[str] | None:
+    """The words with {world_size} as the number of ranks; None for several nodes."""
+    words = list(rest)
+    for index, word in enumerate(words):
+        name, separator, value = word.partition("=")
+        if name == "--nnodes" and (value or words[index + 1 : index + 2]) not in ("1", ["1"]):
+            return None
+        if name in _NUMBER and separator:
+            words[index] = f"{name}={{world_size}}"
+        elif name in _NUMBER:
+            words[index + 1 : index + 2] = ["{world_size}"]
+        elif word.endswith(".py"):  # what follows is the script's
+            break
+    if not takes_world_size(" ".join(words)):
+        words.insert(0, _EXAMPLES["world_size"])
+    return [*torchrun, *words]
+
+
 def filled_words(trial: Trial, job_file: str | None = None, nodes: CommandNodes | None = None) -> list[str]:
     """The words of a trial's command with its values and secrets; `{attach}` is the file of the job."""
     values: dict[str, Any] = dict((nodes or CommandNodes()).values(trial.world_size))
@@ -128,10 +183,15 @@ def check_entries(benchmark: str, verb: str, given: Entries) -> None:
     for workload in given.get("workload", ()):
         if workload.text != COMMAND:
             raise BadInput(f"{workload.origin} cannot be used with a command: give one of them")
-    decided = set(cards.all_settings(benchmark)) - _usable(benchmark)
+    decided = decided_by_script(benchmark)
     for name, values in given.items():
         if name in decided:
             raise BadInput(f"{values[0].origin} cannot be used with a command: the script decides")
+
+
+def decided_by_script(benchmark: str) -> set[str]:
+    """The settings that a training command decides by itself."""
+    return set(cards.all_settings(benchmark)) - _usable(benchmark)
 
 
 def _usable(benchmark: str) -> set[str]:

@@ -12,7 +12,7 @@ from scalescope.progress.state import CampaignProgress
 from scalescope.report.placement import placement_lines
 from scalescope.report.render.terminal import console, show
 from scalescope.report.section import Section
-from scalescope.report.trials import is_answer
+from scalescope.report.trials import failure_line, is_answer
 from scalescope.results.printable import printable
 from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import Result
@@ -39,6 +39,8 @@ class TerminalWatcher:
         self._placed: set[tuple[str, ...]] = set()
         self._progress = CampaignProgress(clock)
         self._answer: str | None = None  # so far; of a search the name of the best
+        self._failed: set[tuple[str, str]] = set()  # trials, and how they ended
+        self.failures: list[str] = []  # that were printed
         self._live = self._display()
 
     def __enter__(self) -> "TerminalWatcher":
@@ -87,11 +89,18 @@ class TerminalWatcher:
 
     def ended(self, result: Result) -> None:
         self._progress.ended(result)
-        if result.status != "ok" and not is_answer(result):
-            log = f" (log: {result.log})" if result.log else ""
-            self._print(f"{result.status}: {result.reason}{log}")
+        if result.status != "ok" and not is_answer(result) and not self._is_known(result):
+            self.failures.append(failure_line(result))
+            self._print(self.failures[-1])
         for note in result.notes:
             self._print(f"note: {note}")
+
+    def _is_known(self, result: Result) -> bool:
+        """Whether a launch of the same trial ended so before."""
+        key = (result.trial_id, result.status)
+        is_known = key in self._failed
+        self._failed.add(key)
+        return is_known
 
     def verdict(self, interim: Interim) -> None:
         """Show the answer so far in the live table; elsewhere a line for each new one, or each new best."""

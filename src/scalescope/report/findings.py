@@ -7,6 +7,7 @@ from scalescope.diagnose.finding import Abstention, Advice, Diagnosis, Evidence,
 from scalescope.report.numbers import data_size, in_ms, milliseconds, percent, signed_percent, significant
 from scalescope.report.section import ListedFinding, Section, ShownCommand
 from scalescope.results.run import Run
+from scalescope.results.run_commands import repeating_command
 from scalescope.results.run_record import resume_argv
 
 _NOT_KNOWN = "Speed is lost, but its cause was not measured; scalescope scale measures it."
@@ -58,7 +59,11 @@ def command_of(advice: Advice) -> ShownCommand:
 
 
 def continuing(run: Run) -> ShownCommand:
-    """What to do where nothing was finished: go on, with twice the budget where one ended it."""
+    """What to do where nothing was finished: go on, with twice the budget where one ended it, or start anew
+    where the launches failed: what they are made of has to change first."""
+    is_stopped = run.record.end is None or run.record.end.why in ("budget", "interrupted", "ranks_lost")
+    if not is_stopped and (again := repeating_command(run.path, run.record)):
+        return ShownCommand(label="once the cause is fixed, measure again", argv=again)
     budget = None if run.record.end is None else run.record.end.budget_s
     argv = resume_argv(run.path.resolve(), None if budget is None else 2.0 * budget)
     return ShownCommand(label="continue" if budget is None else "continue with more time", argv=argv)

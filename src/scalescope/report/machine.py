@@ -1,14 +1,12 @@
-"""The machine: what `run` shows of it before it measures, and the ranks that it has room for."""
+"""The machine: what `run` shows of it before it measures."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.machines.emulation import precisions_text
 from scalescope.experiment.trial import Trial
 from scalescope.report.numbers import data_size
 from scalescope.report.section import Section
-from scalescope.results.run import Run
 
 
 def machine_section(machine: Machine, ranks: int) -> Section:
@@ -51,23 +49,3 @@ def _fit(machine: Machine, ranks: int) -> str:
 
 def _memory(size: int | None) -> str:
     return "unknown memory" if size is None else data_size(size)
-
-
-def more_ranks(run: Run, trial: Trial) -> dict[str, object]:
-    """The settings that measure a run's job on one rank and on several."""
-    machine = run.environment.get("machine") or {}
-    ranks = max(2, trial.world_size)
-    changes: dict[str, object] = {"world_size": (1, ranks)}
-    if trial.on_gpu and not trial.split_gpu and ranks > len(machine.get("gpus") or ()):
-        changes["split_gpu"] = ranks
-    if _has_all_cores(trial, machine):
-        changes["threads_per_rank"] = None  # auto: several ranks share the cores
-    if not trial.is_wrapped and not trial.is_command:
-        changes["strategy"] = "auto"
-    return changes
-
-
-def _has_all_cores(trial: Trial, machine: dict[str, Any]) -> bool:
-    """Whether a rank has the threads that it gets where nothing is asked for."""
-    cores = machine.get("cores")
-    return isinstance(cores, int) and trial.threads_per_rank == max(1, cores // trial.world_size)

@@ -105,11 +105,12 @@ def _continues(analyzed: AnalyzedRun) -> bool:
 
 
 def without_lines(shown: tuple[str, ...], sections: tuple[Section, ...]) -> tuple[Section, ...]:
-    """The sections less the lines that are shown already."""
-    return tuple(
+    """The sections less the lines that are shown already, and without those that only have such lines."""
+    rest = [
         dataclasses.replace(section, lines=tuple(line for line in section.lines if line not in shown))
         for section in sections
-    )
+    ]
+    return tuple(section for section in rest if section != Section(title=section.title))
 
 
 def performance_text(run: Run | AnalyzedRun) -> str:

@@ -5,6 +5,7 @@ from typing import Literal
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.experiment.ablations import NO_COMM, NO_OPTIMIZER, PRELOADED, has_ablation
+from scalescope.experiment.observed import without_observations
 from scalescope.experiment.trial import Trial
 from scalescope.report.commands.jobs import units_of
 from scalescope.report.numbers import MISSING, counted, duration, is_useful, milliseconds, significant
@@ -101,17 +102,15 @@ def failure_section(run: Run) -> tuple[Section, ...]:
     failed = list(_first_failures(run.results))
     if not failed:
         return ()
-    lines = [_failure_line(result, count) for result, count in failed]
-    return (Section(title="Failed", lines=tuple(lines)),)
+    return (Section(title="Failed", lines=tuple(map(failure_line, failed))),)
 
 
-def _first_failures(results: Iterable[Result]) -> Iterable[tuple[Result, int]]:
-    grouped: dict[str, list[Result]] = {}
+def _first_failures(results: Iterable[Result]) -> Iterable[Result]:
+    first: dict[str, Result] = {}
     for result in results:
         if result.status != "ok" and not is_answer(result):
-            grouped.setdefault(result.trial_id, []).append(result)
-    for members in grouped.values():
-        yield members[0], len(members)
+            first.setdefault(result.trial_id, result)
+    return first.values()
 
 
 def is_answer(result: Result) -> bool:
@@ -124,8 +123,8 @@ def is_answer(result: Result) -> bool:
     return result.trial.purpose in benchmark.optional_purposes
 
 
-def _failure_line(result: Result, count: int) -> str:
-    trial = result.trial
+def failure_line(result: Result) -> str:
+    """`script, 2 ranks [0a1b2c]: failed: …`: the same words while it is measured and afterwards."""
     log = f"; log: {result.log}" if result.log else ""
-    times = f" ({counted(count, 'launch')})" if count > 1 else ""
-    return f"{trial.label} [{result.trial_id}]: {result.status}: {result.reason}{times}{log}"
+    asked = without_observations(result.trial)  # a launch that failed may have shown nothing
+    return f"{asked.label} [{result.trial_id}]: {result.status}: {result.reason}{log}"

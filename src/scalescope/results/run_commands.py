@@ -62,7 +62,7 @@ def command_on(
     unlimited = {"budget": None} if end is not None and end.why == "budget" else {}
     request = _stored_request(folder)
     settings = with_absolute_paths({**_paths_of(request, folder), **unlimited, **(changes or {})}, folder)
-    settings = _usable_with(next(iter(request.get(COMMAND, ())), None), settings)
+    settings = _usable_with(_command_in(settings) or _command_in(request), settings)
     command = {name: settings.pop(name) for name in (COMMAND,) if name in settings}
     return (
         PROGRAM,
@@ -111,6 +111,13 @@ def _stored_request(path: Path) -> dict[str, tuple[str, ...]]:
     except BadInput:  # a run that was imported
         return {}
     return {name: tuple(value.text for value in values) for name, values in written.items()}
+
+
+def _command_in(settings: Mapping[str, object]) -> str | None:
+    """The training command of a request; None without one."""
+    value = settings.get(COMMAND)
+    first = value[0] if isinstance(value, tuple) and value else value
+    return None if not first else str(first)
 
 
 def _usable_with(command: str | None, settings: Mapping[str, object]) -> dict[str, object]:

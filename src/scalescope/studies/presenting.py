@@ -28,7 +28,7 @@ def report_of(
     analyzed = analyzed_run(of)
     run = analyzed.run
     return Report(
-        sections=(*sections, *failure_section(run)),
+        sections=(*failure_section(run), *sections),
         explain=lambda: performance_sections(analyzed),
         headline=headline(analyzed) or NOTHING,
         next_step=next_step,

@@ -16,7 +16,7 @@ from scalescope.report.findings import continuing
 from scalescope.report.section import Section, ShownCommand
 from scalescope.results.run_commands import PROGRAM, repeating_command
 from scalescope.results.run_folder import ENVIRONMENT, find_runs, is_run_folder
-from scalescope.results.run_record import is_unfinished, resume_command
+from scalescope.results.run_record import resume_command
 from scalescope.results.stored.environment import read_environment
 from scalescope.studies.study import Host, Report, Study
 
@@ -94,11 +94,16 @@ def check_of_ranks(ranks: int) -> Callable[[Trial], None]:
 
 def explain(path: Path) -> tuple[Section, ...]:
     """The sections that explain a run, for the verb of that name; they end with the next command."""
+    from scalescope.report.performance import without_lines
+    from scalescope.report.trials import failure_section
+
     run = run_to_explain(path)
     report = present(run)
     notes = tuple(Section(lines=(warning,)) for warning in (*run.warnings, *report.notes))
-    failures = () if run.of_status("ok") else report.sections
-    return (*notes, *report.explain(), *failures, next_section(report))
+    failures = failure_section(run)
+    said = tuple(line for section in failures for line in section.lines)
+    others = () if run.of_status("ok") else without_lines(said, report.sections)
+    return (*notes, *failures, *report.explain(), *others, next_section(report))
 
 
 def run_to_explain(path: Path) -> "Run":
@@ -128,7 +133,7 @@ def next_section(report: Report) -> Section:
     """What to do next: what the study advises, and after a change of code the command that measures again."""
     run, step = report.run, report.next_step
     assert run is not None
-    if step is None and not run.of_status("ok") and is_unfinished(run.path):
+    if step is None and not run.of_status("ok"):
         step = continuing(run)
     steps = [] if step is None else [dataclasses.replace(step, label=f"Next: {step.label}")]
     if step is None or not step.argv:

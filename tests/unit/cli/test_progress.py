@@ -12,6 +12,8 @@ from scalescope.studies.study import Interim, InterimRow
 from scalescope.studies.watcher import Budget
 from tests.builders.progress import ONE_RANK, TWO_RANKS, Clock, ended, launches_of
 
+FAILED = f"ddp, 2 ranks, batch 10 [{TWO_RANKS.trial_id}]: failed: made up; log: x.log"
+
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
@@ -43,13 +45,14 @@ def measured(watcher: TerminalWatcher) -> None:
         watcher.verdict(Interim("one rank is fast"))
         watcher.launching(TWO_RANKS, 0)
         watcher.ended(ended(TWO_RANKS, status="failed", reason="made up", log="x.log", notes=["look"]))
+        watcher.ended(ended(TWO_RANKS, status="failed", reason="again", log="y.log"))  # said once
         watcher.verdict(Interim("two ranks failed"))
 
 
 LINES = [
     "a note",
     "So far: one rank is fast",
-    "failed: made up (log: x.log)",
+    FAILED,
     "note: look",
     "So far: two ranks failed",
 ]

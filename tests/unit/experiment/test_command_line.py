@@ -12,6 +12,8 @@ from scalescope.experiment.command_line import (
     can_be_filled,
     filled_words,
     joined,
+    number_of_ranks,
+    on_any_ranks,
     takes_world_size,
     words_of,
 )
@@ -275,3 +277,41 @@ def test_observations_leave_the_identity_and_can_be_taken_away() -> None:
     assert trial.trial_id == asked.trial_id
     assert trial.settings != asked.settings
     assert without_observations(trial).settings == asked.settings
+
+
+@pytest.mark.parametrize(
+    ("command", "started"),
+    [
+        ("python train.py", "torchrun --standalone --nproc-per-node={world_size} train.py"),
+        ("python3.12 -u train.py -x", "torchrun --standalone --nproc-per-node={world_size} train.py -x"),
+        ("torchrun train.py", "torchrun --nproc-per-node={world_size} train.py"),
+        (
+            "torchrun --nnodes 1 --nproc-per-node 4 a.py",
+            "torchrun --nnodes 1 --nproc-per-node {world_size} a.py",
+        ),
+        (
+            "python -m torch.distributed.run --nproc_per_node=4 a.py --nproc_per_node=3",
+            "python -m torch.distributed.run --nproc_per_node={world_size} a.py --nproc_per_node=3",
+        ),
+        ("torchrun --nnodes=2 --nproc-per-node=4 a.py", None),
+        ("python -c pass", None),
+        ("python", None),
+        ("accelerate launch a.py", None),
+    ],
+)
+def test_a_command_on_any_number_of_ranks(command: str, started: str | None) -> None:
+    words = on_any_ranks(command.split())
+    assert (None if words is None else joined(words)) == started
+
+
+@pytest.mark.parametrize(
+    ("command", "ranks"),
+    [
+        ("torchrun --nproc-per-node=4 a.py", 4),
+        ("torchrun --nproc_per_node 2 a.py", 2),
+        ("torchrun --nproc-per-node=auto a.py", None),
+        ("python a.py --nproc-per-node=4", None),
+    ],
+)
+def test_the_number_of_ranks_that_a_command_gives(command: str, ranks: int | None) -> None:
+    assert number_of_ranks(command.split()) == ranks

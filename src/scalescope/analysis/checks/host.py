@@ -296,5 +296,5 @@ def _mapping(machine: Machine, world_size: int) -> Iterator[Check]:
             level="fail",
             subject="ranks",
             text=f"{world_size} ranks on {len(machine.gpus)} GPU(s)",
-            advice="use --split-gpu to divide one GPU, or --oversubscribe to only test the code",
+            advice="use at most as many ranks as GPUs, or --oversubscribe to only test the code",
         )

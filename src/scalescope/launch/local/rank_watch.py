@@ -179,13 +179,15 @@ class RankWatch:
         slowest = max(self._beats.read(r).slowest_warmup_s for r in range(len(self.ranks)))
         return max(30.0, 20.0 * slowest)
 
-    def hang(self) -> Outcome:
-        """The ranks that the others wait for, and since when."""
+    def hang(self, *, has_step_numbers: bool = True) -> Outcome:
+        """The ranks that the others wait for, and since when; steps of a script have no numbers of ours."""
         idle_s = time.monotonic() - min(rank.moved_at for rank in self.ranks)
         stopped = [number for number, rank in enumerate(self.ranks) if is_stopped(rank.process.pid)]
         hung = find_hung_ranks([rank.position for rank in self.ranks], stopped)
         step = self.step(hung[0])
         where = f"at step {step}" if step is not None else f"in {self.ranks[hung[0]].stage.name.lower()}"
+        if step is not None and not has_step_numbers:
+            step, where = None, "in its training"
         state = _hang_text(len(hung), is_stopped=bool(stopped))
         return Outcome(
             status="hang",

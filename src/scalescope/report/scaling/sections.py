@@ -19,7 +19,7 @@ from scalescope.report.caveats import context, warnings_of
 from scalescope.report.commands.jobs import job_name, units_of
 from scalescope.report.commands.script import NOT_COMPARED, script_sections
 from scalescope.report.findings import command_of, continuing, findings_section
-from scalescope.report.machine import more_ranks
+from scalescope.report.more_ranks import on_more_ranks
 from scalescope.report.numbers import (
     MISSING,
     counted,
@@ -73,7 +73,7 @@ def _without_rows(analyzed: AnalyzedRun) -> tuple[Section, ...]:
     """What there is to say where world sizes cannot be compared."""
     measured = tuple(member for member in analyzed.measured if not member.trial.is_ablation)
     if not measured:
-        return (Section(lines=("There are no finished measurements to show.",)),)
+        return ()
     return (
         Section(lines=(NOT_COMPARED,)),
         side_by_side(measured),
@@ -110,10 +110,10 @@ def next_after_scaling(analyzed: AnalyzedRun) -> ShownCommand | None:
         return ShownCommand(label="give the samples of one rank and step with --samples-per-step")
     if not rows:
         return continuing(run)
+    if not scaled and any(result.status != "ok" and result.trial.world_size > 1 for result in run.results):
+        return continuing(run)
     if not scaled:
-        ranks = more_ranks(run, rows[0].trial)
-        argv = command_on(run.path, run.record.verb, ranks, run.record.flags)
-        return ShownCommand(label="measure more world sizes to compare with", argv=argv)
+        return on_more_ranks(run, rows[0].trial, run.record.verb, "measure more world sizes to compare with")
     if any(row.efficiency.low is None for row in scaled):
         return _with_more_launches(run)
     if smallest_batch_reaching(rows, 0.8).batch is None:

@@ -11,8 +11,8 @@ from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.caveats import warnings_of
 from scalescope.report.commands.jobs import job_name
 from scalescope.report.commands.script import script_sections
-from scalescope.report.findings import command_of, findings_section
-from scalescope.report.machine import more_ranks
+from scalescope.report.findings import command_of, continuing, findings_section
+from scalescope.report.more_ranks import on_more_ranks
 from scalescope.report.numbers import (
     MISSING,
     counted,
@@ -30,7 +30,6 @@ from scalescope.report.training.step_waterfall import step_sections
 from scalescope.report.trials import side_by_side
 from scalescope.report.varied import changed_settings, shown_value
 from scalescope.results.run import Run
-from scalescope.results.run_commands import command_on
 
 _LABEL_WIDTH = 17
 _MOST_EPOCHS = 20  # shown; results.json has them all
@@ -70,15 +69,14 @@ def next_after_training(analyzed: AnalyzedRun) -> ShownCommand | None:
     trials = [result.trial for result in run.of_status("ok") if result.trial.is_training]
     trained = [trial for trial in trials if not trial.is_ablation]
     if not trained:
-        return None
+        return continuing(run)
     findings = analyzed.diagnosis.findings
     costly = [finding for finding in findings if finding.severity != "low" and finding.advice]
     if costly:
         return command_of(costly[0].advice[0])
     # One long launch answers how fast it is; how it scales takes several, and they may be short.
     several = {"repeats": _LAUNCHES_TO_SCALE, "window": _WINDOW_TO_SCALE_S}
-    argv = command_on(run.path, "scale", {**more_ranks(run, trained[0]), **several})
-    return ShownCommand(label="how this changes with the number of ranks", argv=argv)
+    return on_more_ranks(run, trained[0], "scale", "how this changes with the number of ranks", several)
 
 
 def training_so_far(run: Run) -> str | None:

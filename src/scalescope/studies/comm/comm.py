@@ -127,7 +127,5 @@ def _with_world_size(experiment: Experiment, host: Host) -> Experiment:
     all_ranks = default_most_ranks(device, host.machine, experiment) if device == "cuda" else _CPU_RANKS
     ranks = host.ranks or all_ranks
     if ranks < 2:
-        raise CannotRun(
-            "collectives need at least 2 ranks; this machine has 1 GPU: use --split-gpu 2, or --device cpu"
-        )
+        raise CannotRun("collectives need at least 2 ranks; this machine has 1 GPU: use --device cpu")
     return experiment.with_settings(world_size=(ranks,))

@@ -112,9 +112,12 @@ class _TuningReader:
         self._baseline = self._by_trial.get(search.levers.baseline.trial_id)
 
     def baseline_failure(self) -> str | None:
-        if self._measured.count(BASELINE):
+        """How its launches ended where none worked; why they failed is said of each of them."""
+        baseline = self._search.levers.baseline.trial_id
+        if self._measured.count(BASELINE) or baseline not in self._failures():
             return None
-        return self._failures().get(self._search.levers.baseline.trial_id)
+        last = [result for result in self._run.results if result.trial_id == baseline][-1]
+        return _failure_text(last) if last.stopped_by == "budget" else last.status
 
     def _failures(self) -> dict[str, str]:
         """Why launches failed, by trial: the last reason of each that never worked."""

@@ -107,7 +107,8 @@ class SingleLaunches:
             for result in once
             if result.status not in ("ok", "interrupted") and result.trial_id not in by_id
         }
-        baseline = by_id.get(self.levers.baseline.trial_id)
+        current = self.levers.baseline.trial_id
+        baseline = by_id.get(current)
         same_job = [candidate for candidate in self.levers.candidates if candidate.changes != "the job"]
         tried = [_current(baseline)] if baseline is not None else []
         if baseline is not None:
@@ -119,7 +120,14 @@ class SingleLaunches:
             levers=tuple(_lever(candidate, by_id, failed) for candidate in same_job),
             other_jobs=() if baseline is None else self._other_jobs(by_id, baseline),
             inapplicable=tuple((lever.text, lever.reason) for lever in self.levers.inapplicable),
-            baseline_failure=failed.get(self.levers.baseline.trial_id),
+            baseline_failure=next(
+                (
+                    result.status
+                    for result in once
+                    if result.trial_id in failed and result.trial_id == current
+                ),
+                None,
+            ),
             finished=all(launch.trial.trial_id in {*by_id, *failed} for launch in self.launches),
             one_launch_each=True,
         )

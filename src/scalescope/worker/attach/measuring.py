@@ -341,12 +341,13 @@ class ScriptMeasuring:
             return False
         return self._clock.finished() >= self._options.min_steps
 
-    def fail(self, error: BaseException) -> None:
-        """Write why there is no measurement."""
+    def fail(self, error: BaseException, optimizer_steps: int | None = None) -> None:
+        """Write why there is no measurement; of an error of the script's own, after how many of its steps."""
         if not self.is_over:
             self.is_over = True
             self.ranks.give_up()
-            self._record.update(state="failed", error=describe_error(error))
+            described = {**describe_error(error), "optimizer_steps": optimizer_steps}
+            self._record.update(state="failed", error=described)
             self._write()
 
     def end(self, code: int) -> None:

@@ -376,7 +376,7 @@ class Session:
             with contextlib.suppress(Exception):
                 self._process.update(error=f"{kind.__name__}: {error}"[:500], steps=self._optimizers.events)
                 if self._measuring is not None:
-                    self._measuring.fail(error)
+                    self._measuring.fail(error, self._optimizers.events + self._optimizers.skipped)
             original(kind, error, trace)
 
         sys.excepthook = note

@@ -28,7 +28,7 @@ def crash_line(log: Path) -> str:
     of_script = [line for line in errors if not line.startswith(_OF_LAUNCHERS)]
     first_causes = [line for line in of_script if not is_secondary_error(line)]
     if not of_script and errors:  # the launcher's own words come before its traceback
-        lines = lines[: lines.index(_BEGIN)]
+        lines = lines[: [line.endswith(_BEGIN) for line in lines].index(True)]
     printed = [line.strip() for line in lines if line.strip()]
     candidates = first_causes or of_script or printed or errors
     return printable(candidates[-1])[:_LONGEST] if candidates else ""
@@ -38,7 +38,7 @@ def _errors(lines: list[str]) -> list[str]:
     """The line after each traceback: the first that is not indented."""
     errors, inside = [], False
     for line in lines:
-        if line == _BEGIN:
+        if line.endswith(_BEGIN):  # a prompt may stand in front of it
             inside = True
         elif inside and line and not line[0].isspace():
             errors.append(line)

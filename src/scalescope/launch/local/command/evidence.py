@@ -23,6 +23,11 @@ from scalescope.results.run_folder import read_json
 _WITHOUT_PATH = "start it with `python -m scalescope.attach -- ...`"
 _NO_OVERLAY = re.compile(r"Read-only file system|os error 30|Value too large for defined data type")
 _NOT_REDIRECTED = re.compile(r"PermissionError|Permission denied|os error 13")
+NO_INPUT = "EOFError: EOF when reading a line"  # of input(), where there is no standard input
+_INPUT_ADVICE = (
+    "commands are run without standard input; give it as arguments, or from a file: "
+    "-- bash -c 'python train.py < answers.txt'"
+)
 _OUT_OF_MEMORY = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError", "MemoryError")
 
 
@@ -72,6 +77,8 @@ class CommandEvidence:
                 return self._invalid(
                     f"{reason}; the command writes there in a way that cannot be kept apart here; {CHOICES}"
                 )
+            if line.startswith(NO_INPUT):
+                return self.without_input(reason)
             return self._failed(reason, out_of_memory=line.startswith(_OUT_OF_MEMORY))
         return self.not_loaded() or self._invalid(self._too_few_steps())
 
@@ -79,6 +86,10 @@ class CommandEvidence:
         """Whether an error comes from a write that the private view does not allow."""
         forbidden = {OVERLAY: _NO_OVERLAY, REDIRECT: _NOT_REDIRECTED}.get(self.view or "")
         return forbidden is not None and forbidden.search(line) is not None
+
+    def without_input(self, reason: str) -> Outcome:
+        """That the script reads standard input, which will fail in every launch."""
+        return self._invalid(f"{reason}; {_INPUT_ADVICE}")
 
     def not_loaded(self) -> Outcome | None:
         """That our code does not run in the command, or not in all of its ranks; None where it does."""

@@ -9,12 +9,17 @@ from pathlib import Path
 
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher
-from scalescope.launch.local.command.evidence import CommandEvidence, extra_ranks, read_reports
+from scalescope.launch.local.command.evidence import (
+    NO_INPUT,
+    CommandEvidence,
+    extra_ranks,
+    read_reports,
+)
 from scalescope.launch.local.command.processes import CommandProcess
 from scalescope.launch.local.command.views import Writes
 from scalescope.launch.local.logs import cap_log
 from scalescope.launch.local.rank_watch import RankWatch, SupervisedLaunch
-from scalescope.quantities import data_size
+from scalescope.quantities import counted, data_size
 from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.results.ranks.secondary_errors import is_secondary_error
 from scalescope.results.result import RankRecord
@@ -210,17 +215,21 @@ class CommandSupervisor:
         return [rank for rank in self._watch.failed_ranks() if self._error_of(rank)]
 
     def _rank_failure(self, rank: int) -> Outcome:
-        error, step, code = self._error_of(rank), self._watch.step(rank), self._process.exit_code
-        where = "" if step is None else f" at step {step}"
+        error, code = self._error_of(rank), self._process.exit_code
+        steps = error.get("optimizer_steps")
+        steps = steps if isinstance(steps, int) else None
+        where = "" if steps is None else f" after {counted(steps, 'optimizer step')}"
         ended = "" if not code else f" (the command exited with code {code})"
         bad_input = bool(error.get("bad_input"))
         message = self._message_of(rank)
+        if message.startswith(NO_INPUT):
+            return self._evidence().without_input(f"rank {rank} failed{where}: {message}")
         return Outcome(
             status="oom" if error.get("out_of_memory") else "failed",
             reason=message if bad_input else f"rank {rank} failed{where}: {message}{ended}",
             bad_input=bad_input,
             rank=rank,
-            step=step,
+            step=steps,
             log=str(self._command.log),
         )
 
@@ -245,7 +254,7 @@ class CommandSupervisor:
             )
             outcome = Outcome(status="hang", reason=reason, log=str(self._command.log))
         else:
-            outcome = self._watch.hang()
+            outcome = self._watch.hang(has_step_numbers=False)
         self._watch.dump_stacks(time.sleep)
         return outcome
 
