@@ -88,8 +88,8 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
         plural="confidence intervals",
         aliases=("95 % interval",),
         meaning="The range in which the true mean lies with 95 % confidence. A single launch has none.",
-        measured="Student's t over launches, and Welch's t for differences and ratios; ratios are compared "
-        "as logarithms.",
+        measured="Student's t over launches; differences and ratios by common rounds, between two runs by "
+        "Welch's t; ratios as logarithms.",
     ),
     GlossaryTerm(
         name="weak scaling",

@@ -39,7 +39,7 @@ from scalescope.studies.campaign import run_campaign
 from scalescope.studies.comparison.old_code import at_commit, changed_code
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.request import Request
-from scalescope.studies.study import NextLaunches
+from scalescope.studies.study import Interim, NextLaunches
 from scalescope.studies.watcher import CampaignWatcher
 from scalescope.version import __version__
 
@@ -255,6 +255,17 @@ class Turns(NextLaunches):
             for trial in chance.sample(pair, 2)
         ]
         return tuple({launch.key: launch for launch in launches}.values())
+
+    def interim(self, run: Run) -> Interim | None:
+        """The pair that differs most, after each round."""
+        judged = self.comparison(run).judged
+        if not judged:
+            return None
+        most = max(judged, key=lambda config: abs(config.change))
+        ratio = most.speedup
+        width = "" if ratio.low is None or ratio.high is None else f" [{ratio.low:.3f}, {ratio.high:.3f}]"
+        rounds = counted(min(most.launches), "round")
+        return Interim(f"{most.trial.label}: {ratio.value:.3f}×{width} ({rounds})")
 
     def spent_note(self, comparison: RunComparison) -> tuple[str, ...]:
         """That time ended it before launches decided."""
