@@ -14,6 +14,7 @@ from scalescope.diagnose.step_facts import StepFacts
 from scalescope.errors import BadInput
 from scalescope.report import analyzed_run
 from scalescope.report.section import Section
+from scalescope.results.ledger import LedgerEntry
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_record import RunEnd, read_run_record, write_run_record
 from scalescope.studies.runs.explaining import explain_together
@@ -119,9 +120,14 @@ def test_a_run_is_diagnosed_once(made: Path, monkeypatch: pytest.MonkeyPatch) ->
     for verb in ("train", "scale"):
         calls: list[Run] = []
 
-        def counting(run: Run, steps: tuple[StepFacts, ...], calls: list[Run] = calls) -> Diagnosis:
+        def counting(
+            run: Run,
+            steps: tuple[StepFacts, ...],
+            ledger: tuple[LedgerEntry, ...],
+            calls: list[Run] = calls,
+        ) -> Diagnosis:
             calls.append(run)
-            return diagnose(run, steps)
+            return diagnose(run, steps, ledger)
 
         monkeypatch.setattr(analyzed_run, "diagnose", counting)
         report = present(load_run(made / verb))
