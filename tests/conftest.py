@@ -21,6 +21,9 @@ from tests.faults.page import ROWS_SHOWN, PageWriter
 from tests.slurm.cluster import why_no_slurm
 from tests.speed import measure_slowness, patience
 
+# Tests run side by side and are other load to each other: what they compare must not depend on that.
+os.environ.setdefault("SCALESCOPE_HIDE_LOAD", "1")
+
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
 # The same examples each time, and no time limit for one: a busy machine is not a failure.

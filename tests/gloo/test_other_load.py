@@ -16,6 +16,12 @@ _LOOP = "while True: pass"
 _WINDOW = ("--window=1s", "--no-repeat-disturbed")
 
 
+@pytest.fixture(autouse=True)
+def seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here other load is looked at."""
+    monkeypatch.delenv("SCALESCOPE_HIDE_LOAD")
+
+
 @pytest.fixture
 def busy_loops() -> Iterator[int]:
     """Processes that compute without end, one for every core."""

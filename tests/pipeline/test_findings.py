@@ -288,7 +288,7 @@ def test_a_failed_collective_is_listed_without_changing_the_exit_code() -> None:
     launcher = FakeLauncher(CostModel(exposed_comm_s={2: 0.01}), outcomes=fail)
     report = scale(ask("scale", world_size=[1, 2], batch_size=50, repeats=2), launcher, RecordingWatcher())
     assert report.exit_code == 0
-    assert report.sections[-1].title == "Failed"
+    assert report.sections[0].title == "Failed"
 
 
 def test_waiting_not_explained_by_transfer_is_not_called_communication_bound() -> None:

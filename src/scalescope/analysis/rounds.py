@@ -80,11 +80,13 @@ def rounds_of(results: Sequence[Result]) -> list[Round | None]:
 
 def comparable(cells: Sequence[Cell]) -> list[bool]:
     """Which launches count: of each round the most that had alike load; and where undisturbed rounds suffice,
-    only those."""
+    only those. A configuration that is compared with no other has none."""
     by_round: dict[Round, list[int]] = defaultdict(list)
     for index, cell in enumerate(cells):
         by_round[cell.round].append(index)
-    kept = {index for members in by_round.values() for index in _alike(members, cells)}
+    groups = [_alike(members, cells) for members in by_round.values()]
+    linked = {cells[index].configuration for group in groups if len(group) > 1 for index in group}
+    kept = {index for group in groups for index in group if cells[index].configuration in linked}
     quiet = {index for index in kept if cells[index].is_quiet}
     if _suffice(quiet, kept, cells):
         kept = quiet

@@ -102,7 +102,8 @@ class MeasuringCommand(VerbCommand):
             self._refuse_script(ctx, args, words)
         typed = list(args)
         rest = super().parse_args(ctx, args)
-        if words and self.study.compares_ranks and not ctx.resilient_parsing:
+        compares = self.takes_commands and self.study.compares_ranks
+        if words and compares and not ctx.resilient_parsing:
             _refuse_one_world_size(ctx, typed, words)
         return rest
 

@@ -98,14 +98,14 @@ def on_any_ranks(words: Sequence[str]) -> list[str] | None:
     program, *rest = words
     if is_python(program):
         rest = [word for word in rest[:1] if word != "-u"] + rest[1:]  # torchrun's ranks are unbuffered
-    if rest[:1] == ["-m"] and rest[1:2] and rest[1] in _TORCHRUN and is_python(program):
+    if rest[1:2] and rest[0] == "-m" and rest[1] in _TORCHRUN and is_python(program):
         return _with_number([program, *rest[:2]], rest[2:])
     if PurePath(program).name == "torchrun":
         return _with_number([program], rest)
     if not is_python(program) or not rest or not (rest[0] == "-m" or rest[0].endswith(".py")):
         return None
     # The torchrun on the path may belong to another Python than one that is named by its path.
-    torchrun = ["torchrun"] if "/" not in program else [program, "-m", _TORCHRUN[0]]
+    torchrun = ["torchrun"] if "/" not in program else [program, *f"-m {_TORCHRUN[0]}".split()]
     return [*torchrun, "--standalone", _EXAMPLES["world_size"], *rest]
 
 

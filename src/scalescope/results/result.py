@@ -24,6 +24,7 @@ EVALUATION, CHECKPOINT, LOGGING = "evaluation", "checkpoint", "logging"
 WHOLE_PARTS = HOST_PARTS[:1]  # of a step that does the others by itself, which the host's clock cannot part
 # In a rank's profile: 1 where the host had queued the work of profiled steps beforehand.
 AT_GPU_PACE = "profile/at_gpu_pace"
+FIRST_REPEAT = 10_000  # the number of launches that repeat disturbed ones: no plan has so many rounds
 ROOT_UNIT = "(root)"  # what no unit of the model holds: it follows from the whole
 
 

@@ -13,7 +13,7 @@ from scalescope.errors import BadInput
 from scalescope.experiment.observed import Observations, ObservedLaunch, as_observed, observations
 from scalescope.results.files import to_line
 from scalescope.results.printable import printable
-from scalescope.results.result import SCHEMA_VERSION, Result, to_json
+from scalescope.results.result import FIRST_REPEAT, SCHEMA_VERSION, Result, to_json
 from scalescope.results.run_folder import EXPERIMENT, RUN, TRIALS
 from scalescope.results.run_record import RunRecord, read_run_record
 from scalescope.results.schema import NOT_A_RESULT, parse_result
@@ -61,6 +61,8 @@ def load_run(path: str | Path) -> Run:
     counted: dict[tuple[str, int], Result] = {}
     replaced: list[Result] = []
     for result in _read_results(folder / TRIALS, warnings):
+        if result.launch >= FIRST_REPEAT and result.status != "ok":
+            continue  # the launch that it repeats is there
         before = counted.get(result.key)
         counted[result.key], other = (result, before) if before is None else _counted(before, result)
         if other is not None and other.status == "ok":

@@ -14,7 +14,7 @@ from scalescope.analysis.durations import LaunchDurations
 from scalescope.errors import BadInput, Interrupted
 from scalescope.launch.launcher import Launcher, Outcome, RanksLost
 from scalescope.results.provenance import environment_id, workload_files
-from scalescope.results.result import Result
+from scalescope.results.result import FIRST_REPEAT, Result
 from scalescope.results.run import Run, earlier_results, load_run, storable
 from scalescope.results.run_folder import RunFolder
 from scalescope.results.run_record import RunEnd, resume_command
@@ -29,7 +29,6 @@ KEPT = ("ok", "oom", "invalid")
 _MARGIN, _LEAST_ROOM_S = 1.25, 5.0  # of a budget, for what takes longer than expected
 _MOST_FOR_A_REPEAT = 0.1  # of the time that a search has left
 DISTURBED_IN_A_ROW = 3  # repeats that are disturbed too: the load stays
-_FIRST_REPEAT = 1000  # the number of launches that repeat others: no plan has so many rounds
 
 
 def run_campaign(
@@ -225,7 +224,8 @@ class _Campaign:
             if result.stopped_by == "budget" and not self._was_cut_short(launch):
                 missing += following
                 break
-            if is_further or plan.ends_part(ordered, index):
+            is_last = index + 1 == len(ordered) and not plan.continues and launch.stage is None
+            if (is_further or plan.ends_part(ordered, index)) and not is_last:  # then the report follows
                 self._show_interim()
         refusals.decide()
         end = self._ended_by_budget(durations, missing) if missing else None
@@ -266,7 +266,7 @@ class _Campaign:
         if any(launch.stage is not None for _, launch in block):
             return list(block)
         made = [result.launch + 1 for result in self._stored().results]
-        number = max(_FIRST_REPEAT, *made)
+        number = max(FIRST_REPEAT, *made)
         mixed = [(order, dataclasses.replace(launch, number=number)) for order, launch in block]
         random.Random(f"{self.plan.experiment.measuring.order_seed}/{number}").shuffle(mixed)
         return mixed
@@ -327,11 +327,12 @@ class _Campaign:
         if not all(durations.knows(launch.trial) for launch in missing):
             root, here = self.folder.path.parent, environment_id(self.plan.machine)
             durations.learn(earlier_results(root, here, but=self.folder.path))
+        limits = self.plan.experiment.measuring
         seconds = [durations.estimate_s(launch.trial) for launch in missing]
         return RunEnd(
             why="budget",
             missing=len(missing),
-            budget_s=self.plan.experiment.measuring.budget or self.plan.usual_s,
+            budget_s=self.plan.usual_s if limits.budget is None else limits.budget,
             next_launch_s=seconds[0],
             rest_s=sum(seconds),
             start_s=self.start_s,
@@ -397,17 +398,25 @@ class _Campaign:
 
 
 def _disturbed_blocks(ordered: Sequence[tuple[int, Launch]], stored: Run) -> list[list[tuple[int, Launch]]]:
-    """What other load disturbed, round by round, with what was asked for of the same block."""
+    """What other load disturbed, round by round, with what was asked for of the same block; without as many
+    rounds as were repeated before."""
     disturbed = {result.key for result in stored.results if result.is_disturbed}
-    blocks: dict[tuple[int, str], list[tuple[int, Launch]]] = {}
+    repeats = Counter(result.trial_id for result in stored.results if result.launch >= FIRST_REPEAT)
+    repeats.update(result.trial_id for result in stored.replaced)
+    rounds: dict[tuple[int, str], list[tuple[int, Launch]]] = {}
     for order, launch in ordered:
         if launch.trial.benchmark_card.measures_time:
-            blocks.setdefault((launch.number, launch.block), []).append((order, launch))
-    return [
-        [(order, launch) for order, launch in block if not launch.explains or launch.key in disturbed]
-        for block in blocks.values()
-        if any(launch.key in disturbed for _, launch in block)
-    ]
+            rounds.setdefault((launch.number, launch.block), []).append((order, launch))
+    blocks = []
+    for members in rounds.values():
+        if not any(launch.key in disturbed for _, launch in members):
+            continue
+        again = [(o, launch) for o, launch in members if not launch.explains or launch.key in disturbed]
+        if all(repeats[launch.trial.trial_id] > 0 for _, launch in again):
+            repeats.subtract(launch.trial.trial_id for _, launch in again)
+        else:
+            blocks.append(again)
+    return blocks
 
 
 class _Refusals:

@@ -51,7 +51,7 @@ def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
     recommended = bool(winner) and (
         confirmation.is_claimed(winner)
         if confirmed
-        else gain is not None and gain.low(_ERROR / max(1, len(measured.combinations) - 1)) > 0.0
+        else gain is not None and gain.low(_alpha(len(measured.combinations) - 1)) > 0.0
     )
     return Conclusion(
         winner=winner,
@@ -109,5 +109,10 @@ def _at_most(position: SearchPosition) -> float | None:
     ]
     if not differences:
         return None
-    alpha = min(_END_OF_INTERVAL, _ERROR / len(tried))
+    alpha = _alpha(len(tried))
     return max(0.0, math.expm1(max(difference.high(alpha) for difference in differences)))
+
+
+def _alpha(tried: int) -> float:
+    """The error of a bound on one of several: that of an interval, or less."""
+    return min(_END_OF_INTERVAL, _ERROR / max(1, tried))

@@ -13,7 +13,14 @@ from typing import Any
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.telemetry.infiniband import SYS, growth, read_counters
-from scalescope.launch.telemetry.load import PROC, LoadMeter, host_ticks, load_between, process_ticks
+from scalescope.launch.telemetry.load import (
+    PROC,
+    LoadMeter,
+    host_ticks,
+    is_hidden,
+    load_between,
+    process_ticks,
+)
 from scalescope.launch.telemetry.nvml import Nvml, slowdowns
 from scalescope.results.other_load import HEAT, OtherLoad
 from scalescope.results.result import WINDOW, RankRecord
@@ -133,6 +140,8 @@ class Telemetry:
 
     def _other_load(self, begin_s: float, end_s: float, gpus: dict[str, dict[str, Any]]) -> OtherLoad:
         """What others used in a window, by the readings inside it, or by those around a short one."""
+        if is_hidden():
+            return OtherLoad()
         readings = self._load.between(begin_s, end_s)
         if len(readings) < 2:
             readings = self._load.around(begin_s, end_s)

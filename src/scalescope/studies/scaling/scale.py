@@ -117,6 +117,7 @@ def plan_scaling(experiment: Experiment, host: Host, *, waterfall: bool = True, 
         first=frozenset(trial.trial_id for trial in _answers(expansion.trials)),
         continues=is_command and waterfall,
         usual_s=USUAL_S,
+        explains_failures=not is_command,
     )
     if not waterfall:
         return plan
