@@ -224,8 +224,7 @@ class _Campaign:
             if result.stopped_by == "budget" and not self._was_cut_short(launch):
                 missing += following
                 break
-            is_last = index + 1 == len(ordered) and not plan.continues and launch.stage is None
-            if (is_further or plan.ends_part(ordered, index)) and not is_last:  # then the report follows
+            if launch.stage is not None or plan.has_new_answer(ordered, index):
                 self._show_interim()
         refusals.decide()
         end = self._ended_by_budget(durations, missing) if missing else None

@@ -92,12 +92,13 @@ class Plan:
         """Whether this command makes the launches of that number."""
         return self.only is None or number in self.only
 
-    def ends_part(self, ordered: Sequence[tuple[int, Launch]], index: int) -> bool:
-        """Whether a round, or what was asked for in it, is complete with this launch."""
-        if index + 1 == len(ordered):
-            return True
-        (_, launch), (_, following) = ordered[index : index + 2]
-        return launch.number != following.number or launch.explains != following.explains
+    def has_new_answer(self, ordered: Sequence[tuple[int, Launch]], index: int) -> bool:
+        """Whether what was asked for in a round is complete with this launch, and more launches follow."""
+        following = [launch for _, launch in ordered[index : index + 2]]
+        if len(following) < 2:
+            return self.continues or self.chosen is not None
+        launch, after = following
+        return not launch.explains and (after.explains or launch.number != after.number)
 
     @property
     def is_shared(self) -> bool:
