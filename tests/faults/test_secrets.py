@@ -1,6 +1,7 @@
 """Secrets of the environment, --env and commands: in no file that is written, in nothing that is shown."""
 
 import hashlib
+import os
 import shlex
 import sys
 import time
@@ -26,7 +27,6 @@ _EXPORTED = {
 _PLANTED = b"planted-"
 _WORKLOAD = """
 import hashlib
-import os
 import torch
 from torch import nn
 
@@ -57,7 +57,8 @@ for step in range(10_000):
 
 def _files(*roots: Path) -> Iterator[Path]:
     for root in roots:
-        yield from (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+        paths = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
+    yield from (path for path in paths if path.is_file() and not path.is_symlink())
 
 
 def _holding_a_secret(*roots: Path) -> set[str]:

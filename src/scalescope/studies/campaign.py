@@ -224,7 +224,8 @@ class _Campaign:
             if result.stopped_by == "budget" and not self._was_cut_short(launch):
                 missing += following
                 break
-            if launch.stage is not None or plan.has_new_answer(ordered, index):
+            is_search = launch.stage is not None or launch.label is not None
+            if is_search or plan.has_new_answer(ordered, index):
                 self._show_interim()
         refusals.decide()
         end = self._ended_by_budget(durations, missing) if missing else None

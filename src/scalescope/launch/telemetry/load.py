@@ -77,7 +77,7 @@ class LoadMeter:
 
 
 def is_hidden() -> bool:
-    """Whether launches do not look at other load: tests run beside each other, and do not compare that."""
+    """Whether launches do not look at what others use of the cores: tests run beside each other."""
     return os.environ.get("SCALESCOPE_HIDE_LOAD") == "1"
 
 

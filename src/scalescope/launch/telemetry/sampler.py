@@ -140,12 +140,12 @@ class Telemetry:
 
     def _other_load(self, begin_s: float, end_s: float, gpus: dict[str, dict[str, Any]]) -> OtherLoad:
         """What others used in a window, by the readings inside it, or by those around a short one."""
-        if is_hidden():
-            return OtherLoad()
         readings = self._load.between(begin_s, end_s)
         if len(readings) < 2:
             readings = self._load.around(begin_s, end_s)
         load = load_between(readings[0][1], readings[-1][1]) if len(readings) > 1 else OtherLoad()
+        if is_hidden():
+            load = dataclasses.replace(load, other_cores=None, stolen_cores=None, rank_waits=None)
         if not gpus:
             return load
         states = self._gpu_processes.between(begin_s - self._gpu_processes.interval_s, end_s)
