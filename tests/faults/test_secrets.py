@@ -27,6 +27,7 @@ _EXPORTED = {
 _PLANTED = b"planted-"
 _WORKLOAD = """
 import hashlib
+import os
 import torch
 from torch import nn
 
@@ -58,7 +59,7 @@ for step in range(10_000):
 def _files(*roots: Path) -> Iterator[Path]:
     for root in roots:
         paths = (Path(folder, name) for folder, _, names in os.walk(root) for name in names)
-    yield from (path for path in paths if path.is_file() and not path.is_symlink())
+        yield from (path for path in paths if path.is_file() and not path.is_symlink())
 
 
 def _holding_a_secret(*roots: Path) -> set[str]:
