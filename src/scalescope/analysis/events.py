@@ -256,9 +256,12 @@ class _Launch:
             (_log_chance(taken, count, ordered[taken - 1], size), taken) for taken in choices
         )
         last = ordered[taken - 1]
+        members = {step for step in positions if self.classes[step] == name and self.ranks[step] <= last}
+        # One that is too short for a place among the longest may belong to them, but not a plain step.
+        least_s = _MOSTLY * statistics.median(self.excess_s[step] for step in members)
         return _Phase(
             min(0.0, log_chance + math.log(len(choices) * size / count)),
-            tuple(step for step in positions if self.classes[step] != name or self.ranks[step] <= last),
+            tuple(step for step in positions if step in members or self.excess_s[step] >= least_s),
             size // 2,
         )
 

@@ -64,6 +64,12 @@ def test_events_that_share_steps_have_their_own_costs() -> None:
     assert events.plain_s + events.cost_s == pytest.approx(sum(series.times_s) / 1000)
 
 
+def test_an_event_is_found_once_in_noise() -> None:
+    for seed in range(6):
+        periods = _periods(step_events((_series(600, {50: 0.16, 100: 0.08}, seed, KINDS[-1]),)))
+        assert periods.count(50) == 1
+
+
 def test_a_single_long_step_and_two_are_no_period() -> None:
     assert step_events((_series(150, {100: 0.4}),)).events == ()
     assert step_events((_series(110, {50: 0.4}),)).events == ()
