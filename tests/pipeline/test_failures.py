@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from scalescope.errors import BadInput, Interrupted, StorageError
+from scalescope.experiment.recordings import explained_job
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import Status
@@ -51,8 +52,12 @@ def test_a_sweep_with_failures_finishes_and_lists_them(status: Status, code: int
     tried = {trial.trial_id: trial for trial, _ in watcher.launched if trial.world_size == 2}
     assert len(tried) == 4  # training, the same without communication and recorded, and an exchange
     assert report.sections[0] is section
+    said = [
+        trial for trial in tried.values() if explained_job(trial) is None
+    ]  # others only explain the first
+    assert {trial.benchmark for trial in said} == {"train", "comm"}
     assert set(section.lines) == {
-        f"{trial.label} [{trial_id}]: {status}: made up; log: logs/x.log" for trial_id, trial in tried.items()
+        f"{trial.label} [{trial.trial_id}]: {status}: made up; log: logs/x.log" for trial in said
     }
 
 

@@ -12,7 +12,7 @@ from scalescope.progress.state import CampaignProgress
 from scalescope.report.placement import placement_lines
 from scalescope.report.render.terminal import console, show
 from scalescope.report.section import Section
-from scalescope.report.trials import failure_line, is_answer
+from scalescope.report.trials import explains_failure, failure_line, is_answer
 from scalescope.results.printable import printable
 from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import Result
@@ -39,7 +39,7 @@ class TerminalWatcher:
         self._placed: set[tuple[str, ...]] = set()
         self._progress = CampaignProgress(clock)
         self._answer: str | None = None  # so far; of a search the name of the best
-        self._failed: set[tuple[str, str]] = set()  # trials, and how they ended
+        self._failed: set[str] = set()  # trial ids
         self.failures: list[str] = []  # that were printed
         self._live = self._display()
 
@@ -96,10 +96,9 @@ class TerminalWatcher:
             self._print(f"note: {note}")
 
     def _is_known(self, result: Result) -> bool:
-        """Whether a launch of the same trial ended so before."""
-        key = (result.trial_id, result.status)
-        is_known = key in self._failed
-        self._failed.add(key)
+        """Whether a launch of the same trial failed before, or the job that it explains."""
+        is_known = result.trial_id in self._failed or explains_failure(result.trial, self._failed)
+        self._failed.add(result.trial_id)
         return is_known
 
     def verdict(self, interim: Interim) -> None:

@@ -1,11 +1,12 @@
 """Sections about trials: what would be run, how fast each is, what failed."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Literal
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.experiment.ablations import NO_COMM, NO_OPTIMIZER, PRELOADED, has_ablation
 from scalescope.experiment.observed import without_observations
+from scalescope.experiment.recordings import explained_job
 from scalescope.experiment.trial import Trial
 from scalescope.report.commands.jobs import units_of
 from scalescope.report.numbers import MISSING, counted, duration, is_useful, milliseconds, significant
@@ -110,7 +111,13 @@ def _first_failures(results: Iterable[Result]) -> Iterable[Result]:
     for result in results:
         if result.status != "ok" and not is_answer(result):
             first.setdefault(result.trial_id, result)
-    return first.values()
+    return [result for result in first.values() if not explains_failure(result.trial, first)]
+
+
+def explains_failure(trial: Trial, failed: Container[str]) -> bool:
+    """Whether a trial only explains a job that failed itself, by trial ids: its own failure says no more."""
+    job = explained_job(trial)
+    return job is not None and job.trial_id in failed
 
 
 def is_answer(result: Result) -> bool:
