@@ -1,11 +1,12 @@
 """Whether `scale` agrees with torchrun by hand on real cores that others use too.
 
-    python benchmarks/busy_cores.py OUT.jsonl [--runs 24] [--rounds 5] [--first 0]
+    python benchmarks/busy_cores.py OUT.jsonl [--runs 24] [--rounds 4]
 
 Every run has a load (none, a busy loop, bursts of one, a build) and a job (a command, a function). In each of
 its rounds `scale` makes its launches (`--only-launch K`), and then torchrun is started by hand on one and two
-ranks, in a random order, with a loop that prints its own samples per second. One line of JSON per run: the
-ratio by hand, and the interval of `scale`. A run that is in OUT.jsonl is not made again.
+ranks, in a random order, with a loop that prints its own samples per second; beside a function, the loop reads
+the function's samples through a DataLoader. One line of JSON per run: the ratio by hand, which is the median of
+its rounds, and the interval of `scale`. A run that is in OUT.jsonl is not made again.
 """
 
 import argparse
@@ -39,13 +40,14 @@ def job():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     return model, data, torch.nn.functional.cross_entropy, optimizer
 """
-_TRAIN = """import os
+_TRAIN = """import itertools
+import os
 import sys
 import time
 
 import torch
 
-from model import build
+from model import build, job
 
 world = int(os.environ.get("WORLD_SIZE", 1))
 if world > 1:
@@ -57,7 +59,19 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 inputs, labels = torch.randn(256, 512), torch.randint(0, 10, (256,))
 
 
+def loaded():
+    data = job()[1]
+    sampler = torch.utils.data.DistributedSampler(data, num_replicas=world, rank=int(os.environ.get("RANK", 0)))
+    loader = torch.utils.data.DataLoader(data, batch_size=256, sampler=sampler, drop_last=True)
+    while True:
+        yield from loader
+
+
+batches = loaded() if "loader" in sys.argv else itertools.repeat((inputs, labels))
+
+
 def step():
+    inputs, labels = next(batches)
     optimizer.zero_grad()
     torch.nn.functional.cross_entropy(model(inputs), labels).backward()
     optimizer.step()
@@ -102,9 +116,10 @@ def load(kind: str) -> Iterator[None]:
             other.wait()
 
 
-def by_hand(folder: Path, ranks: int, seconds: float) -> float:
-    """Samples per second as the loop itself counts them."""
-    command = ["torchrun", "--standalone", f"--nproc-per-node={ranks}", "train.py", str(seconds)]
+def by_hand(folder: Path, ranks: int, job: str) -> float:
+    """Samples per second as the loop itself counts them, over two seconds."""
+    command = ["torchrun", "--standalone", f"--nproc-per-node={ranks}", "train.py", "2.0"]
+    command += ["loader"] * (job == "function")
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
     rates = [float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("RATE")]
@@ -134,7 +149,7 @@ def one_run(kind: str, job: str, rounds: int, seed: int) -> dict[str, object]:
                 [sys.executable, "-m", "scalescope", *words, *more, f"--only-launch={number}", *what],
                 cwd=folder, env=env, capture_output=True, text=True, timeout=400, check=False,
             )  # fmt: skip
-            rates = {ranks: by_hand(folder, ranks, 1.0) for ranks in chance.sample((1, 2), 2)}
+            rates = {ranks: by_hand(folder, ranks, job) for ranks in chance.sample((1, 2), 2)}
             logs.append(math.log(rates[2] / rates[1]))
     from scalescope.analysis.configurations import configurations
     from scalescope.analysis.scaling.rows import scaling_rows
@@ -144,7 +159,7 @@ def one_run(kind: str, job: str, rounds: int, seed: int) -> dict[str, object]:
     row = next((row for row in rows if row.ranks == 2), None)
     return {
         "load": kind, "job": job, "seed": seed, "rounds": rounds, "seconds": round(time.monotonic() - began),
-        "by_hand": math.exp(statistics.fmean(logs)), "hand_rounds": [math.exp(log) for log in logs],
+        "by_hand": math.exp(statistics.median(logs)), "hand_rounds": [math.exp(log) for log in logs],
         "scale": None if row is None else row.speedup.value,
         "low": None if row is None else row.speedup.low, "high": None if row is None else row.speedup.high,
     }  # fmt: skip
@@ -154,7 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--runs", type=int, default=24)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=4)
     given = parser.parse_args()
     made = given.out.read_text().splitlines() if given.out.is_file() else []
     done = {json.loads(line)["seed"] for line in made}
