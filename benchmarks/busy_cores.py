@@ -4,8 +4,8 @@
 
 Every run has a load (none, a busy loop, bursts of one, a build) and a job (a command, a function). In each of
 its rounds `scale` makes its launches (`--only-launch K`), and then torchrun is started by hand on one and two
-ranks, in a random order, with a loop that prints its own samples per second; beside a function, the loop reads
-the function's samples through a DataLoader. One line of JSON per run: the ratio by hand, which is the median of
+ranks, in a random order, with a loop that prints its own samples per second (beside a function, one that reads
+its samples through a DataLoader). One line of JSON per run: the ratio by hand, which is the median of
 its rounds, and the interval of `scale`. A run that is in OUT.jsonl is not made again.
 """
 
@@ -61,7 +61,8 @@ inputs, labels = torch.randn(256, 512), torch.randint(0, 10, (256,))
 
 def loaded():
     data = job()[1]
-    sampler = torch.utils.data.DistributedSampler(data, num_replicas=world, rank=int(os.environ.get("RANK", 0)))
+    rank = int(os.environ.get("RANK", 0))
+    sampler = torch.utils.data.DistributedSampler(data, num_replicas=world, rank=rank)
     loader = torch.utils.data.DataLoader(data, batch_size=256, sampler=sampler, drop_last=True)
     while True:
         yield from loader

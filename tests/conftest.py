@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -82,6 +82,19 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
     monkeypatch.delenv("SCALESCOPE_LEDGER", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def reports_agree_with_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever run a test presents, no part of its report contradicts another."""
+
+    def none_found(found: Iterable[str]) -> tuple[object, ...]:
+        lines = list(found)
+        assert not lines, lines
+        return ()
+
+    for user in ("scalescope.report.consistency", "scalescope.studies.prediction.predict"):
+        monkeypatch.setattr(f"{user}.disagreement_section", none_found)
 
 
 @pytest.fixture(autouse=True)

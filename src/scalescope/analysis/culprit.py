@@ -18,10 +18,16 @@ class Straggler:
     persistent: bool  # the slowest in both halves of the launches, and for sure
 
 
-def typical_of(means_s: Sequence[float]) -> float:
-    """The step of a typical rank: the median, which one late rank does not move. Of two ranks neither is
-    typical, so their mean is the reference."""
-    return statistics.fmean(means_s) if len(means_s) == 2 else statistics.median(means_s)
+def typical_steps_s(rank_means_s: Sequence[Sequence[float]]) -> list[float]:
+    """The step of a typical rank in each launch: the median, which one late rank does not move.
+
+    Of two ranks it is that of the faster one over all launches; one launch cannot tell which that is, so
+    their mean stands for it.
+    """
+    if len(rank_means_s[0]) != 2 or len(rank_means_s) == 1:
+        return [statistics.median(means) for means in rank_means_s]
+    late = _slowest(rank_means_s)
+    return [means[1 - late] for means in rank_means_s]
 
 
 def delays_s(rank_means_s: Sequence[Sequence[float]]) -> list[float] | None:
@@ -33,7 +39,8 @@ def delays_s(rank_means_s: Sequence[Sequence[float]]) -> list[float] | None:
     chosen = _slowest_by_halves(rank_means_s)
     if chosen is None:
         return None
-    return [means[chosen[1 - number % 2]] - typical_of(means) for number, means in enumerate(rank_means_s)]
+    typical_s = typical_steps_s(rank_means_s)
+    return [means[chosen[1 - number % 2]] - typical_s[number] for number, means in enumerate(rank_means_s)]
 
 
 def find_culprit(rank_means_s: Sequence[Sequence[float]]) -> Straggler | None:

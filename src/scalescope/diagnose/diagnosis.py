@@ -65,8 +65,9 @@ def _outcomes(cases: tuple[Facts, ...], gains: Mapping[str, Mapping[str, float]]
                 outcome = dataclasses.replace(
                     outcome,
                     about=facts.about if len(cases) > 1 else "",
-                    certain=outcome.certain and (not outcome.term or facts.is_sure(outcome.term)),
-                    single=bool(outcome.term) and facts.is_single(outcome.term),
+                    trial_id=facts.trial.trial_id,
+                    certain=outcome.certain and all(map(facts.is_sure, outcome.terms[:1])),
+                    single=any(map(facts.is_single, outcome.terms[:1])),
                     advice=_with_gains(outcome.advice, gains.get(facts.trial.trial_id, {})),
                 )
             yield outcome
@@ -80,8 +81,9 @@ def _step_outcomes(steps: tuple[StepFacts, ...]) -> Iterator[Outcome]:
     """Of all rules about a step, at every configuration."""
     for facts, rule in itertools.product(steps, _rules(step_rules)):
         for outcome in _applied(rule, facts):
-            if isinstance(outcome, Finding) and len(steps) > 1:
-                outcome = dataclasses.replace(outcome, about=facts.about)
+            if isinstance(outcome, Finding):
+                about = facts.about if len(steps) > 1 else ""
+                outcome = dataclasses.replace(outcome, about=about, trial_id=facts.trial.trial_id)
             yield outcome
 
 

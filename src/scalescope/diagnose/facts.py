@@ -131,24 +131,14 @@ class Facts:
     def culprit(self) -> Straggler | None:
         """The rank that is persistently the slowest, where waiting for it costs something."""
         straggler = None if self.waterfall is None else self.waterfall.straggler
-        if straggler is None or not straggler.persistent or not self._lost_to_straggler:
+        if straggler is None or not straggler.persistent or not self.lost(STRAGGLERS):
             return None
         return straggler
 
     @property
     def culprit_lost(self) -> float:
-        """Ranks' worth of speed that waiting for that rank costs. Of two ranks the mean is the reference, so
-        the other half of the delay is in contention."""
-        return 0.0 if self.culprit is None else self._lost_to_straggler
-
-    @property
-    def _lost_to_straggler(self) -> float:
-        term = self.term(STRAGGLERS)
-        if term is None or term.lost is None:
-            return 0.0
-        lost = term.lost.value * (2.0 if self.ranks == 2 else 1.0)
-        least = LEAST_SHARE if self.is_sure(STRAGGLERS) else _LARGE
-        return lost if lost > least * self.ranks else 0.0
+        """Ranks' worth of speed that waiting for that rank costs."""
+        return 0.0 if self.culprit is None else self.lost(STRAGGLERS) or 0.0
 
     @property
     def culprit_host(self) -> str | None:

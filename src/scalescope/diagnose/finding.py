@@ -46,8 +46,9 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     advice: tuple[Advice, ...] = ()
     about: str = ""  # the configuration, where a run has several
-    term: str = ""  # of the waterfall, on which the claim stands
-    certain: bool = True  # False where that term's interval includes none at all
+    trial_id: str = ""  # of that configuration; empty where it is about the whole run
+    terms: tuple[str, ...] = ()  # of the waterfall, that it explains; the claim stands on the first
+    certain: bool = True  # False where the first term's interval includes none at all
     single: bool = False  # where it stands on one launch, which has no interval
     root: bool = False  # where two cost the same, the cause comes first
     leads: bool = False  # it stands before all others: while it lasts, they cannot be trusted

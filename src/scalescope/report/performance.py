@@ -9,6 +9,7 @@ from scalescope.report.comm import sections as communication
 from scalescope.report.comm.explanation import communication_explanation
 from scalescope.report.comm.pairs import pairs_verdict
 from scalescope.report.commands.script import script_sections
+from scalescope.report.consistency import consistency_section
 from scalescope.report.findings import evidence_section, findings_section
 from scalescope.report.memory.explanation import memory_explanation
 from scalescope.report.memory.verdict import verdicts
@@ -81,6 +82,10 @@ def performance_sections(source: Run | AnalyzedRun) -> tuple[Section, ...]:
 
 def joint_sections(analyzed: AnalyzedRun) -> tuple[Section, ...]:
     """Where the time of a step goes and what costs most of it, whichever runs it was measured in."""
+    return (*consistency_section(analyzed), *_joint_sections(analyzed))
+
+
+def _joint_sections(analyzed: AnalyzedRun) -> tuple[Section, ...]:
     diagnosis = analyzed.diagnosis
     if analyzed.scales:
         findings = findings_section(diagnosis, every=True, loses=analyzed.loses)

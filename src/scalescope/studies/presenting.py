@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 
 from scalescope.errors import ExitCode
 from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
+from scalescope.report.consistency import consistency_section
 from scalescope.report.performance import NOTHING, headline, performance_sections, performance_text
 from scalescope.report.results_json import results_json
 from scalescope.report.section import Section, ShownCommand
@@ -28,7 +29,7 @@ def report_of(
     analyzed = analyzed_run(of)
     run = analyzed.run
     return Report(
-        sections=(*failure_section(run), *sections),
+        sections=(*failure_section(run), *consistency_section(analyzed), *sections),
         explain=lambda: performance_sections(analyzed),
         headline=headline(analyzed) or NOTHING,
         next_step=next_step,

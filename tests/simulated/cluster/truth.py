@@ -48,12 +48,11 @@ def truth_of(model: ClusterModel, trial: Trial) -> LossTruth:
     ranks = trial.world_size
     usual_s = model.compute_s(trial) + model.stall_s
     late_s = sum(model.delays_s(ranks))
-    # The median of two ranks is the mean of both, so half of a delay counts as contention.
-    typical_s = usual_s + (late_s / 2 if ranks == 2 else 0.0)
+    typical_s = usual_s
     step_s, waited_s = _means(model, ranks, model.compute_s(trial))
     # A delay costs nothing where transfers that are queued anyway hide it.
     lost_to_peers_s = waited_s + usual_s + late_s / ranks - typical_s
-    stragglers_s = min(late_s / 2 if ranks == 2 else late_s, lost_to_peers_s)
+    stragglers_s = min(late_s, lost_to_peers_s)
     skew_s = lost_to_peers_s - stragglers_s
     return LossTruth(
         step_s=step_s,

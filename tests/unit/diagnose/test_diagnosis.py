@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 
 from scalescope.analysis.comm.pairs import PairRow
-from scalescope.analysis.culprit import Straggler
-from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, RANDOM_SKEW, STRAGGLERS
+from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, RANDOM_SKEW
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.facts import Facts
@@ -95,13 +94,6 @@ def test_a_finding_from_a_single_launch_is_marked() -> None:
 def test_a_single_launch_needs_a_large_loss(share: float, is_found: bool) -> None:
     facts = make_facts({RANDOM_SKEW: Estimate(share * 0.1)}, step_s=0.1)
     assert ("random skew between ranks" in findings(facts)) == is_found
-
-
-def test_a_slow_rank_of_two_is_not_contention() -> None:
-    late = Straggler(rank=1, time_s=0.02, persistent=True)
-    by_rule = findings(make_facts({CONTENTION: 0.011, STRAGGLERS: 0.010}, straggler=late))
-    assert "ranks slow each other down" not in by_rule
-    assert by_rule["straggling rank"].lost == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize(("step_s", "named"), [(0.1, True), (0.4, False)])

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from scalescope.analysis.arrivals import RecordedLaunch
 from scalescope.analysis.configurations import Configuration
-from scalescope.analysis.culprit import Straggler, delays_s, find_culprit, typical_of
+from scalescope.analysis.culprit import Straggler, delays_s, find_culprit, typical_steps_s
 from scalescope.analysis.scaling.waterfall import CommunicationSplit, typical_step_s
 from scalescope.analysis.statistics import Estimate, Sample, mean_with_interval, moved, negative, sum_of_means
 
@@ -43,7 +43,7 @@ def communication_cost(full: Configuration, without_comm: Configuration) -> Comm
     """What is lost between ranks, from normal training and the same ranks without communication."""
     silent = without_comm.mean_steps_s  # of which only the rounds matter here
     rank_means = without_comm.rank_means_s
-    typical = Sample(tuple(typical_of(means) for means in rank_means), silent.rounds)
+    typical = Sample(tuple(typical_steps_s(rank_means)), silent.rounds)
     lost_s = typical_step_s(full.mean_steps_s) - typical_step_s(typical)  # what the terms add up to
     delays = delays_s(rank_means)
     waits = _of_recorded(full, lambda launch: launch.waiting_s)

@@ -18,7 +18,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     return Finding(
         rule=RULE,
-        term=COMMUNICATION,
+        terms=(COMMUNICATION,),
         claim=f"{precision} made compute faster, but gradients are still sent in fp32.",
         lost=lost / 2,
         share=lost / 2 / facts.ranks,

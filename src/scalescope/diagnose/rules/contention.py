@@ -3,7 +3,7 @@
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, SMALLER_BATCH, STRAGGLERS, Term
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.exchange import is_bound_by_network
-from scalescope.diagnose.facts import LEAST_SHARE, Facts
+from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.results.run_commands import CHECK
 
@@ -19,10 +19,6 @@ def _included(term: Term) -> str:
 def rule(facts: Facts) -> Finding | Abstention | None:
     lost, term = facts.lost(CONTENTION), facts.term(CONTENTION)
     if not lost or term is None or term.time_s is None or facts.trial.oversubscribe:
-        return None
-    if facts.ranks == 2:  # the mean is the reference: half of a slow rank's delay is in it
-        lost -= facts.culprit_lost / 2.0
-    if lost <= LEAST_SHARE * facts.ranks:
         return None
     if SMALLER_BATCH in term.includes:  # which often costs far more than what ranks do to each other
         return Abstention(rule=RULE, missing="what one rank takes with its share of the batch")
@@ -42,7 +38,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         at_most = lost + sum(facts.lost(name) or 0.0 for name in others)
         return Finding(
             rule=THREADS,
-            term=CONTENTION,
+            terms=(CONTENTION, *others),
             root=True,
             claim=f"{facts.ranks} ranks with {threads} threads each share {cores} cores. This alone costs "
             f"{term.time_s.value * 1e3:.1f} ms per step ({lost:.2f} of {facts.ranks} ranks); including sends "
@@ -56,7 +52,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return Abstention(rule=RULE, missing="the speed without other load", argv=CHECK)
     return Finding(
         rule=RULE,
-        term=CONTENTION,
+        terms=(CONTENTION,),
         root=True,
         claim=f"Ranks slow each other down by {term.time_s.value * 1e3:.1f} ms per step without exchanging "
         f"anything: they share memory bandwidth, cache or power ({lost:.2f} of {facts.ranks} ranks)."

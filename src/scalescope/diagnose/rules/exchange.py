@@ -43,7 +43,7 @@ def rule(facts: Facts) -> tuple[Finding | Abstention, ...]:
     findings = (
         Finding(
             rule=cause.value,
-            term=COMMUNICATION if facts.communication_is_measured else "",
+            terms=(COMMUNICATION,) if facts.communication_is_measured else (),
             claim=text.claim,
             lost=text.part * lost,
             share=text.part * lost / facts.ranks,

@@ -15,7 +15,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     return Finding(
         rule=RULE,
-        term=RANDOM_SKEW,
+        terms=(RANDOM_SKEW,),
         root=True,
         symptom=_is_explained(facts, term.time_s.value + min(0.0, _input_s(facts))),
         claim="A different rank is late each time, and every step waits for it: "

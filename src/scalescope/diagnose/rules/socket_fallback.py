@@ -16,7 +16,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     lost = facts.communication_lost or 0.0
     return Finding(
         rule=RULE,
-        term=COMMUNICATION if facts.communication_is_measured else "",
+        terms=(COMMUNICATION,) if facts.communication_is_measured else (),
         root=True,
         claim="NCCL sends gradients through TCP sockets: NVLink, shared memory and InfiniBand are missing or "
         "disabled.",

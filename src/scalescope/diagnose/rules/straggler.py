@@ -17,7 +17,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         return None
     return Finding(
         rule=RULE,
-        term=STRAGGLERS,
+        terms=(STRAGGLERS,),
         root=True,
         symptom=_has_more_work(facts, culprit) or _pauses(facts, culprit),
         claim=f"Rank {culprit.rank} is {culprit.time_s * 1e3:.1f} ms per step slower than the others in all "

@@ -56,7 +56,7 @@ def _costly(facts: Facts, gpu: SlowedGpu) -> Finding:
     assert culprit is not None
     return Finding(
         rule=RULE,
-        term=STRAGGLERS,
+        terms=(STRAGGLERS,),
         root=True,
         claim=f"{_name(facts, gpu)} was slowed down {gpu.text}: rank {culprit.rank} is "
         f"{culprit.time_s * 1e3:.1f} ms per step late, and all ranks wait for it.",

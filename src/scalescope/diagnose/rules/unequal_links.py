@@ -28,7 +28,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
     kind = f" with the same kind of path ({worst.path})" if worst.path else ""
     return Finding(
         rule=RULE,
-        term=COMMUNICATION if facts.communication_is_measured else "",
+        terms=(COMMUNICATION,) if facts.communication_is_measured else (),
         root=True,
         claim=f"{_together(names)} carries {worst.bytes_per_s / 1e6:,.0f} MB/s, others{kind} carry "
         f"{worst.usual_bytes_per_s / 1e6:,.0f} MB/s: this may slow every exchange, unless the backend avoids "

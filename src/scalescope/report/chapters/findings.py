@@ -4,6 +4,7 @@ import dataclasses
 
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, titled_by_run
+from scalescope.report.consistency import consistency_section
 from scalescope.report.findings import evidence_section, findings_section
 from scalescope.report.section import Section
 
@@ -29,4 +30,4 @@ def _sections(analyzed: AnalyzedRun) -> tuple[Section, ...]:
         for section in evidence_section(analyzed.diagnosis)
     )
     untitled = (dataclasses.replace(section, title=None) for section in sections)  # the chapter has one
-    return (*untitled, *evidence)
+    return (*consistency_section(analyzed), *untitled, *evidence)

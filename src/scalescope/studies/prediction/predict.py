@@ -10,6 +10,7 @@ from scalescope.analysis.prediction.forecasts.intervals import residuals_of
 from scalescope.analysis.prediction.inputs import MissingInput, inputs_of
 from scalescope.analysis.prediction.measured_times import MeasuredTimes
 from scalescope.errors import BadInput
+from scalescope.report.consistency import disagreement_section, prediction_disagreements
 from scalescope.report.prediction.as_json import answer_json
 from scalescope.report.prediction.ledger import ledger_json, ledger_section
 from scalescope.report.prediction.sections import prediction_sections
@@ -44,8 +45,12 @@ def predict(path: Path, request: PredictionRequest, network: str | None = None) 
         raise BadInput(_with_damage(str(error), run)) from None
     answers = _answers([answer(inputs, request, residuals) for inputs in all_inputs], request)
     warnings = (*run.warnings, *(remember_predictions(run) or ledger.warnings))
+    as_measured = network is None and not request.changes_setup and request.layout is None
     return PredictReport(
-        sections=tuple(section for each in answers for section in prediction_sections(each)),
+        sections=(
+            *disagreement_section(prediction_disagreements(answers) if as_measured else ()),
+            *(section for each in answers for section in prediction_sections(each)),
+        ),
         data={"run": str(path), "network": network, "predictions": [answer_json(each) for each in answers]},
         warnings=warnings,
     )

@@ -129,13 +129,13 @@ def test_a_hot_gpu_is_named_with_its_rank_the_reason_and_its_clock() -> None:
     cause = finding(throttling.rule(facts))
     assert evidence_of(cause) == {"GPU b of n2": "thermal (hardware) 80 %"}
     assert "The GPU of rank 1 on n2 was slowed down to 60 % of its clock" in cause.claim
-    assert (cause.lost, cause.term) == (0.0, "")  # no rank is late: it costs nothing that was measured
+    assert (cause.lost, cause.terms) == (0.0, ())  # no rank is late: it costs nothing that was measured
 
 
 def test_a_hot_gpu_of_the_late_rank_takes_the_stragglers_loss() -> None:
     facts = late(slowed("b", heat=0.8), "a", "b")
     cause = finding(throttling.rule(facts))
-    assert (cause.term, cause.root) == (STRAGGLERS, True)
+    assert (cause.terms, cause.root) == ((STRAGGLERS,), True)
     assert cause.lost == pytest.approx(facts.culprit_lost) and cause.lost > 0.0
     assert "rank 1 is 20.0 ms per step late" in cause.claim
     first, *_ = diagnose_facts((facts,)).findings
@@ -145,7 +145,7 @@ def test_a_hot_gpu_of_the_late_rank_takes_the_stragglers_loss() -> None:
 @pytest.mark.parametrize("gpus", [("b", "a"), ("a", None), ()])
 def test_a_hot_gpu_of_another_rank_does_not_take_that_loss(gpus: tuple[str | None, ...]) -> None:
     cause = finding(throttling.rule(late(slowed("b", heat=0.8), *gpus)))
-    assert (cause.lost, cause.term) == (0.0, "")
+    assert (cause.lost, cause.terms) == (0.0, ())
 
 
 def test_a_power_cap_of_one_gpu_alone_is_a_finding() -> None:

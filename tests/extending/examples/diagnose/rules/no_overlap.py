@@ -22,7 +22,7 @@ def rule(facts: Facts) -> Finding | Abstention | None:
         claim=f"The exchange of gradients takes {exchange_s * 1e3:.1f} ms, nearly all of it exposed.",
         lost=lost,
         share=lost / facts.ranks,
-        term=COMMUNICATION,
+        terms=(COMMUNICATION,),
         evidence=(Evidence(name="exchange", value=exchange_s, unit="s", source=facts.exchange_source),),
         advice=advise(facts, "send gradients during backward", "strategy", "ddp"),
     )
