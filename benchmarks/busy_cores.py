@@ -4,7 +4,7 @@
 
 Every run has a load (none, a busy loop, bursts of one, a build) and a job (a command, a function). In each of
 its rounds `scale` makes its launches (`--only-launch K`), and then torchrun is started by hand on one and two
-ranks, in a random order, with a loop that prints its own samples per second (beside a function, one that reads
+ranks, in a random order, with a loop that prints its own samples per second; beside a function one that reads
 its samples through a DataLoader). One line of JSON per run: the ratio by hand, which is the median of
 its rounds, and the interval of `scale`. A run that is in OUT.jsonl is not made again.
 """

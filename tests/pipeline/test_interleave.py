@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.errors import BadInput, CannotRun
+from scalescope.errors import BadInput, CannotRun, Interrupted
 from scalescope.experiment.given import Given
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
@@ -125,6 +125,27 @@ def test_a_side_that_fails_is_not_waited_for() -> None:
 
     compared = in_turns(measured("a"), measured("b", lr=0.5), FakeLauncher(CALM, outcomes=fail))
     assert [config.trial.rank_batch_size for config in compared.comparison.judged] == [16]
+
+
+def test_an_interruption_has_the_answer_so_far() -> None:
+    def stop(trial: Trial, launch: int) -> Outcome | None:
+        if launch == 3:
+            raise Interrupted(2)
+        return None
+
+    with pytest.raises(Interrupted) as stopped:
+        in_turns(measured("a"), measured("b", lr=0.5), FakeLauncher(SLOW_RATE, outcomes=stop))
+    assert isinstance(stopped.value.report, Compared)
+    assert all(config.launches == (3, 3) for config in stopped.value.report.comparison.judged)
+
+
+def test_an_interruption_before_both_sides_were_measured_has_no_answer() -> None:
+    def stop(trial: Trial, launch: int) -> Outcome | None:
+        raise Interrupted(2)
+
+    with pytest.raises(Interrupted) as stopped:
+        in_turns(measured("a"), measured("b", lr=0.5), FakeLauncher(CALM, outcomes=stop))
+    assert stopped.value.report is None
 
 
 def test_other_versions_now_are_reported() -> None:

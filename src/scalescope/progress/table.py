@@ -16,8 +16,8 @@ _MOST_VERDICT_LINES = 2
 _OTHER_LINES = 4 + _MOST_VERDICT_LINES  # the heading, "and N more", the time, the verdict, one to spare
 _NARROWEST_LABEL = 30
 _GAP = "  "
-_HEADINGS = ("trial", "done", "latest", "samples/s", "state")
-_SAMPLES = _HEADINGS.index("samples/s")
+_HEADINGS = ("trial", "done", "latest", "per second", "state")
+_SAMPLES = _HEADINGS.index("per second")
 _WIDEST_STATE = len("running 99%")  # columns do not move while it changes
 _STYLES = {"waiting": "dim", "running": "bold", "ok": "green"}
 

@@ -8,13 +8,13 @@ import click
 
 from scalescope.catalog.setting import Setting, parse_value, threshold_from
 from scalescope.cli.interruption import interruptible
-from scalescope.errors import BadInput
+from scalescope.errors import BadInput, Interrupted
 
 if TYPE_CHECKING:
     from scalescope.experiment.given import Entries
     from scalescope.studies.comparison.compare import ComparisonReport
 
-_BUDGET = "10m"
+_BUDGET = "5m"
 _WINDOW = "3s"
 
 
@@ -65,6 +65,12 @@ def command(**arguments: Any) -> None:
     """
     _check(arguments)
     report = _report(arguments)
+    _show(report, arguments)
+    sys.exit(report.exit_code)
+
+
+def _show(report: "ComparisonReport", arguments: dict[str, Any]) -> None:
+    """On the screen, and in the files that were asked for."""
     from scalescope.report.render.markdown import markdown
     from scalescope.report.render.terminal import console, show
     from scalescope.results.files import to_text, write_atomically
@@ -74,7 +80,6 @@ def command(**arguments: Any) -> None:
         write_atomically(arguments["json_file"], to_text(report.data))
     if arguments["markdown_file"] is not None:
         write_atomically(arguments["markdown_file"], markdown(report.sections))
-    sys.exit(report.exit_code)
 
 
 def _check(arguments: dict[str, Any]) -> None:
@@ -118,6 +123,7 @@ def _interleaved(arguments: dict[str, Any]) -> "ComparisonReport":
     """Measure both sides in turns, with a launcher that loads torch in a process of its own."""
     from scalescope.launch.local.launcher import LocalLauncher
     from scalescope.progress.terminal import TerminalWatcher
+    from scalescope.report.comparison.two_runs import Compared
     from scalescope.studies.comparison.compare import load_comparable, report_of_comparison
     from scalescope.studies.comparison.interleave import Limits, interleave_changes, interleave_runs
     from scalescope.studies.runs.trust import refuse_untrusted
@@ -129,17 +135,23 @@ def _interleaved(arguments: dict[str, Any]) -> "ComparisonReport":
         budget_s=_duration("budget", arguments["budget"], _BUDGET),
         window_s=_duration("window", arguments["window"], _WINDOW),
     )
-    with interruptible(), TerminalWatcher(every_placement=False, verbose=arguments["verbose"]) as watcher:
-        launcher = LocalLauncher()
-        try:
-            base, *others = (load_comparable(path) for path in arguments["runs"])
-            if others:
-                compared = interleave_runs(base, others[0], limits, launcher, watcher)
-            else:
-                changes = _changes(arguments["changes"])
-                compared = interleave_changes(base, changes, limits, launcher, watcher)
-        finally:
-            launcher.close()
+    watcher = TerminalWatcher(every_placement=False, verbose=arguments["verbose"])
+    try:
+        with interruptible(), watcher:
+            launcher = LocalLauncher()
+            try:
+                base, *others = (load_comparable(path) for path in arguments["runs"])
+                if others:
+                    compared = interleave_runs(base, others[0], limits, launcher, watcher)
+                else:
+                    changes = _changes(arguments["changes"])
+                    compared = interleave_changes(base, changes, limits, launcher, watcher)
+            finally:
+                launcher.close()
+    except Interrupted as interruption:
+        if isinstance(interruption.report, Compared):  # the answer so far
+            _show(report_of_comparison(interruption.report, fail_inconclusive=False), arguments)
+        raise
     return report_of_comparison(compared, fail_inconclusive=arguments["fail_inconclusive"])
 
 

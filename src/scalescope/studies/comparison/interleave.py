@@ -176,13 +176,21 @@ def _measured(
         write_run_record(folder.path, dataclasses.replace(record, end=end))
     except Interrupted as interruption:
         interruption.kept = f"finished launches are kept in {folder.path}"
+        interruption.report = _so_far(load_run(folder.path), sides, turns)
         raise
     finally:
         folder.close()
-    run = load_run(folder.path)
+    compared = _so_far(load_run(folder.path), sides, turns)
+    if compared is None:
+        raise CannotRun(f"--interleave: no launch of both sides ended well; {folder.path} has the reasons")
+    return compared
+
+
+def _so_far(run: Run, sides: Sides, turns: "Turns") -> Compared | None:
+    """What the launches of both sides say; None where no two ended well."""
     comparison = turns.comparison(run)
     if not comparison.judged:
-        raise CannotRun(f"--interleave: no launch of both sides ended well; {folder.path} has the reasons")
+        return None
     spent = turns.spent_note(comparison)
     return Compared(
         base=sides.base,
