@@ -58,8 +58,7 @@ class ScriptEvents(Hooks):
     def begin(self, step: Callable[[], int], models: Sequence[nn.Module]) -> None:
         """The window begins. Only models that are trained evaluate: a frozen part of one may be told to in
         every step."""
-        inner = (getattr(model, "module", model) for model in models)
-        self._models = frozenset(map(id, (*models, *inner)))
+        self._models = frozenset(id(layer) for model in models for layer in _with_wrapped(model))
         self._step = step
 
     def rows(self, steps: int) -> list[Row]:
@@ -103,3 +102,13 @@ class ScriptEvents(Hooks):
         key = self._step(), kind
         known_s = self._times_s.get(key)
         self._times_s[key] = time_s if known_s is None or time_s is None else known_s + time_s
+
+
+def _with_wrapped(model: nn.Module) -> list[nn.Module]:
+    """A model and what it wraps, by DDP or compilation: a script may evaluate any of them."""
+    found = [model]
+    for name in ("_orig_mod", "module") * 2:
+        wrapped = getattr(found[-1], name, None)
+        if isinstance(wrapped, nn.Module):
+            found.append(wrapped)
+    return found

@@ -56,6 +56,16 @@ def test_evaluations_and_checkpoints_are_noted_inside_the_window(script: Script)
     assert script.events.rows(7) == [evaluation]
 
 
+def test_a_model_that_is_wrapped_evaluates_by_any_of_its_names(script: Script) -> None:
+    compiled = nn.Module()
+    compiled._orig_mod = script.model  # as torch.compile does
+    script.events.begin(lambda: script.step, [compiled])
+    script.model.eval()
+    script.step = 2
+    compiled.eval()
+    assert script.kinds() == [(0, "evaluation"), (2, "evaluation")]
+
+
 def test_frozen_parts_and_saving_in_the_background_are_no_events(script: Script) -> None:
     script.begin()
     script.model[1].eval()
