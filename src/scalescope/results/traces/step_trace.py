@@ -20,7 +20,8 @@ from scalescope.results.traces.kernel_names import (
     uses_matrix_units,
 )
 from scalescope.results.traces.rank_trace import TraceEvent, TraceTimeline, covers
-from scalescope.results.traces.replay import CallKind, HostCall, LaunchDelays
+from scalescope.results.traces.recomputation import recomputations
+from scalescope.results.traces.replay import CallKind, CallPart, HostCall, LaunchDelays
 
 _PHASES = {FORWARD: step_parts.FORWARD, BACKWARD: step_parts.BACKWARD, OPTIMIZER: step_parts.OPTIMIZER}
 _PHASES[CLEAR] = step_parts.OPTIMIZER
@@ -80,6 +81,7 @@ class _StepReader:
         self._device_ends = sorted(event.end_s for event in timeline.everything)
         self._operations = sorted(timeline.operations, key=lambda event: event.start_s)
         self._operation_begins = [operation.start_s for operation in self._operations]
+        self._recomputing = recomputations(self._operations)
 
     def _phase(self, moment: float) -> str:
         """The part of a step in which the host was; the innermost range, as they follow each other."""
@@ -177,6 +179,7 @@ class _StepReader:
             "elementwise_s": _seconds(elementwise) / steps,
             "elementwise_kernels": len(elementwise) / steps,
             "optimizer_kernels": len(optimizer) / steps,
+            "recomputed_s": _seconds(e for e in kernels if covers(self._recomputing, e.started_s)) / steps,
             "pageable_copies": statistics.median(map(len, by_step)),
             "pageable_s": statistics.median(map(_seconds, by_step)),
             "pageable_bytes": statistics.median(sum(e.size_bytes or 0 for e in copied) for copied in by_step),
@@ -244,6 +247,7 @@ class _StepReader:
                     stream=_COMMUNICATION if is_sent else _COMPUTE,
                     follows=self._dependencies(call, is_sent=is_sent),
                     step=bisect.bisect_right(ends, call.start_s),
+                    part=self._part(call),
                 )
             )
             before_end = max(before_end, call.end_s)
@@ -261,6 +265,11 @@ class _StepReader:
         if waits_for_gpu(call.name):
             return "input_wait" if covers(self._timeline.waiting, call.start_s) else "wait"
         return "allocation" if allocates(call.name) or releases(call.name) else "launch"
+
+    def _part(self, call: TraceEvent) -> CallPart:
+        if covers(self._recomputing, call.start_s):
+            return "recomputation"
+        return "optimizer" if self._phase(call.start_s) == step_parts.OPTIMIZER else "model"
 
     def _dependencies(self, call: TraceEvent, *, is_sent: bool) -> tuple[str, ...]:
         """Transfers follow on the compute that made them, and the optimizer on all transfers."""
