@@ -2,8 +2,9 @@
 
     python benchmarks/step_causes.py OUT.jsonl [--only NAME] [--minutes 9]
 
-Every script is measured as it is by `train -- COMMAND`, and times itself as it is and fixed. A case that is in OUT.jsonl is not measured again. Cases and what must be named were listed before the
-first was run; an empty name: the job is healthy, and nothing may be named.
+Every script is measured as it is by `train -- COMMAND`, and times itself as it is and fixed. A case that is in
+OUT.jsonl is not measured again. Cases and what must be named were listed before the first was run; without a
+name the job is healthy, and nothing may be named.
 """
 
 import argparse

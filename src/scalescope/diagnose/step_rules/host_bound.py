@@ -10,7 +10,8 @@ from scalescope.diagnose.step_rules.unfused_optimizer import fused_cost_s
 from scalescope.quantities import in_ms, milliseconds, percent
 
 RULE = "host-bound"
-_MOST = 0.5  # of the cost: what launches so many kernels is the cause
+_WORTH = 0.05  # of a step: a healthy job's GPU waits for its host now and then
+_CAUSES = 0.2  # of the cost: then what launches so many kernels is a cause, and stands before this
 _BUSY = 0.7
 _SHORT_STEP_S = 0.02
 _ONE_CORE = 0.9  # of a core, all the time
@@ -22,7 +23,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     if facts.recording is None or facts.replay is None:
         return _by_telemetry(facts)
     cost_s, kernels = facts.bounded(facts.replay.host_cost_s, *HOST_TERMS), facts.recording.kernels
-    if kernels is None or not facts.is_worth(cost_s):
+    if kernels is None or cost_s < _WORTH * facts.step_s:
         return None
     # Why the host cannot run ahead is a finding by itself.
     why_s = (facts.wait_cost_s, requests_cost_s(facts), pauses_cost_s(facts))
@@ -36,7 +37,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         f"{in_ms(facts.timed_s)}.",
         cost_s,
         estimated=True,
-        symptom=any(map(facts.is_worth, why_s)) or max(launches_s) > _MOST * cost_s,
+        symptom=any(map(facts.is_worth, why_s)) or max(launches_s) > _CAUSES * cost_s,
         terms=HOST_TERMS,
         evidence=(
             Evidence(name="kernels", value=kernels, unit="per step", source="trace"),

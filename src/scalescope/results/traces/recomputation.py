@@ -1,8 +1,8 @@
 """Recomputation: where a backward pass computes activations again, by operations of forward passes alone.
 
 Activation checkpointing runs a part of the forward pass inside the backward pass. torch's own backward
-formulas call none of these operations, so all that the host does between the first and the last of them
-inside one node of the graph is recomputation. Compiled models have no such operations: it is not seen there.
+formulas call none of these operations, so all that the host does inside one node of the graph until the last
+of them is recomputation. Compiled models have no such operations: it is not seen there.
 """
 
 import bisect
@@ -36,9 +36,22 @@ def recomputations(operations: Sequence[TraceEvent]) -> list[Interval]:
             if index is not None:
                 found[operation.thread, index].append(operation)
     return merged(
-        (min(member.start_s for member in members), max(member.end_s for member in members))
-        for members in found.values()
+        (nodes[thread][index].start_s, _own_work_s(nodes[thread][index], operations, members))
+        for (thread, index), members in found.items()
     )
+
+
+def _own_work_s(node: TraceEvent, operations: Sequence[TraceEvent], again: Sequence[TraceEvent]) -> float:
+    """When a node that had to compute activations again begins with its own work: random states were set
+    before and are set back after that."""
+    done_s = max(operation.end_s for operation in again)
+    first = bisect.bisect_left(operations, done_s, key=lambda operation: operation.start_s)
+    for operation in operations[first:]:
+        if operation.start_s > node.end_s:
+            break
+        if operation.thread == node.thread:
+            return operation.start_s
+    return node.end_s
 
 
 def _innermost(nodes: Sequence[TraceEvent], begins: Sequence[float], operation: TraceEvent) -> int | None:

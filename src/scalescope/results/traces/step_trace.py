@@ -236,18 +236,22 @@ class _StepReader:
             is_sent = any(id(event) in sent for event in work)
             gap = (before_end, max(before_end, call.start_s))
             waited_s = total(common([gap], timeline.waiting))
-            kind = self._kind(call)
+            kind, part = self._kind(call), self._part(call)
+            again_s = 0.0 if part == "recomputation" else total(common([gap], self._recomputing))
+            step = bisect.bisect_right(ends, call.start_s)
+            if again_s > 0.0:
+                calls.append(_pause(again_s, step))
             calls.append(
                 HostCall(
                     kind=kind,
-                    before_s=gap[1] - gap[0] - waited_s,
+                    before_s=max(0.0, gap[1] - gap[0] - waited_s - again_s),
                     waited_input_s=waited_s,
                     call_s=self._call_s(call, kind, _BLOCKED * usual_s),
                     kernel_s=_seconds(work),
                     stream=_COMMUNICATION if is_sent else _COMPUTE,
                     follows=self._dependencies(call, is_sent=is_sent),
-                    step=bisect.bisect_right(ends, call.start_s),
-                    part=self._part(call),
+                    step=step,
+                    part=part,
                 )
             )
             before_end = max(before_end, call.end_s)
@@ -276,6 +280,13 @@ class _StepReader:
         if is_sent:
             return (_COMPUTE,)
         return (_COMMUNICATION,) if self._phase(call.start_s) == step_parts.OPTIMIZER else ()
+
+
+def _pause(time_s: float, step: int) -> HostCall:
+    """The host's time in recomputation after its last call."""
+    return HostCall(
+        kind="launch", before_s=time_s, waited_input_s=0.0, call_s=0.0, step=step, part="recomputation"
+    )
 
 
 def _seconds(events: Iterable[TraceEvent], matches: Any = None) -> float:
