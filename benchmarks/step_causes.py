@@ -2,9 +2,9 @@
 
     python benchmarks/step_causes.py OUT.jsonl [--only NAME] [--minutes 9]
 
-Every script is measured as it is by `train -- COMMAND`, and times itself as it is and fixed. A case that is in
-OUT.jsonl is not measured again. Cases and what must be named were listed before the first was run; without a
-name the job is healthy, and nothing may be named.
+Every script is measured as it is by `train -- COMMAND`, and times itself as it is and fixed. A case that is
+in OUT.jsonl is not measured again. Cases and what must be named were listed before the first was run;
+without a name the job is healthy, and nothing may be named.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def main() -> None:
     made = given.out.read_text().splitlines() if given.out.is_file() else []
     done = {json.loads(line)["case"] for line in made}
     for case, names in CASES.items():
-        if case in done or given.only not in case or time.monotonic() + 75.0 > ends:
+        if case in done or given.only not in case or time.monotonic() + 60.0 > ends:
             continue
         began = time.monotonic()
         row = {"case": case, "expected": names, **measured(case)}

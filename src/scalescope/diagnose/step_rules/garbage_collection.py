@@ -4,7 +4,7 @@ import statistics
 
 from scalescope.analysis.training.activity import RankActivity
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
-from scalescope.diagnose.step_facts import StepFacts
+from scalescope.diagnose.step_facts import HOST_TERMS, StepFacts
 from scalescope.quantities import in_ms
 
 RULE = "garbage collection"
@@ -26,6 +26,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         cost_s,
         root=True,
         estimated=facts.trial.on_gpu,
+        terms=HOST_TERMS if facts.trial.on_gpu else (),
         evidence=(
             Evidence(name="pauses per step", value=garbage.pause_s, unit="s", source="gc.callbacks"),
             Evidence(name="longest pause", value=garbage.longest_s, unit="s", source="gc.callbacks"),
