@@ -56,6 +56,7 @@ class StepFacts:
     varied: tuple[tuple[str, object], ...]  # settings that differ inside the run, with their value here
     strategies: tuple[str, ...]  # of all configurations of the run that are wrapped
     configuration: Configuration
+    plain_s: float | None = None  # the step without events; None where that was not looked for
     waterfall: StepWaterfall | None = None
     recording: StepRecording | None = None  # on a GPU; or of one rank with the same batch
     recorded_alone_s: float | None = None  # the step of that one rank, where it was recorded and not this one
@@ -165,7 +166,7 @@ class StepFacts:
     @property
     def timed_s(self) -> float:
         """The plain step of what was recorded, as it was timed."""
-        return self.events.plain_s if self.recorded_alone_s is None else self.recorded_alone_s
+        return self.recorded_alone_s or self.plain_s or self.step_s
 
     @property
     def replay(self) -> ReplayedStep | None:
@@ -281,15 +282,16 @@ def _facts(configuration: Configuration, context: _Context) -> StepFacts:
 
 def _with_waterfall(facts: StepFacts, context: _Context) -> StepFacts:
     """A recording of one rank alone says nothing about the step of several."""
+    events = facts.events
     waterfall = step_waterfall(
         facts.configuration,
         context.recorded.get(facts.trial.trial_id),
         facts.activities,
         input_s=facts.input_wait_s,
         without_optimizer=facts.without_optimizer,
-        events=facts.events,
+        events=events,
     )
-    return dataclasses.replace(facts, waterfall=waterfall)
+    return dataclasses.replace(facts, waterfall=waterfall, plain_s=events.plain_s)
 
 
 def _records(results: Iterable[Result], trial: Trial) -> tuple[RankRecord, ...]:
