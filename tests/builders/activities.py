@@ -1,5 +1,6 @@
 """Ranks made up for rules about their activity: a step of known length and what the host did in it."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,13 +39,14 @@ def facts_with(
 
 def recorded(*, host_s: float) -> StepRecording:
     """A recording whose GPU waits so long for the host."""
-    replay = ReplayedStep(
-        step_s=STEP_S,
-        without_sync_s=STEP_S,
-        fast_host_s=STEP_S - host_s,
-        without_allocation_s=STEP_S,
-    )
-    return StepRecording(rank=0, parts={}, recorded_step_s=STEP_S, plain_step_s=STEP_S, replay=replay)
+    replay = make_replay(STEP_S, fast_host_s=STEP_S - host_s)
+    return StepRecording(rank=0, parts={}, recorded_step_s=STEP_S, plain_step_s=STEP_S, replays=(replay,))
+
+
+def make_replay(step_s: float, **otherwise_s: float) -> ReplayedStep:
+    """A replayed step that takes as long whatever is otherwise, but for what is given; kernels are all."""
+    names = [field.name for field in dataclasses.fields(ReplayedStep) if field.name.endswith("_s")]
+    return ReplayedStep(**{**dict.fromkeys(names, step_s), "fast_gpu_s": 0.0, **otherwise_s})
 
 
 def pausing(

@@ -16,6 +16,7 @@ from scalescope.results.ledger import LedgerEntry
 from scalescope.results.run import Run
 
 Outcome = Finding | Abstention
+_LEAST_LEFT = 0.01  # of the speed: a finding of which less is left costs nothing
 NO_GAINS: Mapping[str, Mapping[str, float]] = {}
 
 
@@ -50,7 +51,7 @@ def diagnose_facts(
             abstentions.setdefault(outcome.rule, outcome)
     rules_with_finding = {finding.rule for finding in findings}
     return Diagnosis(
-        findings=tuple(_in_order(_once(findings))),
+        findings=tuple(_in_order(shared(_in_order(_once(findings)), cases, steps))),
         abstentions=tuple(
             abstention for name, abstention in abstentions.items() if name not in rules_with_finding
         ),
@@ -114,7 +115,58 @@ def _once(findings: list[Finding]) -> list[Finding]:
     return list(worst.values())
 
 
-def _in_order(findings: list[Finding]) -> list[Finding]:
+def shared(
+    findings: Sequence[Finding], cases: Sequence[Facts], steps: Sequence[StepFacts]
+) -> Iterator[Finding]:
+    """Findings that explain the same terms share them. Of a step, each costs what those before it have left;
+    between ranks, several causes of one loss are each worth a try, and only the first counts it."""
+    left: dict[tuple[str, str, str], float] = {}
+    for facts in cases:
+        for term in () if facts.waterfall is None else facts.waterfall.terms:
+            if term.lost is not None:
+                left["ranks", facts.trial.trial_id, term.name] = max(0.0, term.lost.value)
+    for step in steps:
+        for part in () if step.waterfall is None else step.waterfall.terms:
+            left["step", step.trial.trial_id, part.name] = part.time_s.value
+    for finding in findings:
+        kind, cost = ("ranks", finding.lost) if finding.cost_s is None else ("step", finding.cost_s)
+        keys = [key for name in finding.terms if (key := (kind, finding.trial_id, name)) in left]
+        granted = _taken(left, keys, cost) if keys and cost > 0.0 else cost
+        if granted >= cost:
+            yield finding
+        elif finding.cost_s is None:
+            yield dataclasses.replace(finding, is_counted=True)
+        else:
+            yield _costing(finding, granted / cost)
+
+
+def _taken(
+    left: dict[tuple[str, str, str], float], keys: Iterable[tuple[str, str, str]], cost: float
+) -> float:
+    """What of a cost the terms still have, which they have no more then."""
+    rest = cost
+    for key in keys:
+        part = min(rest, left[key])
+        left[key] -= part
+        rest -= part
+    return cost - rest
+
+
+def _costing(finding: Finding, share: float) -> Finding:
+    """A finding of whose cost a share is left; too little to count is nothing."""
+    if share * finding.share < _LEAST_LEFT:
+        share = 0.0
+    cost_s = finding.cost_s or 0.0
+    return dataclasses.replace(
+        finding,
+        lost=share * finding.lost,
+        share=share * finding.share,
+        cost_s=share * cost_s,
+        counted_s=(1.0 - share) * cost_s,
+    )
+
+
+def _in_order(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(
         findings,
         key=lambda finding: (

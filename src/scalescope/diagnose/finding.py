@@ -48,6 +48,8 @@ class Finding:
     about: str = ""  # the configuration, where a run has several
     trial_id: str = ""  # of that configuration; empty where it is about the whole run
     terms: tuple[str, ...] = ()  # of the waterfall, that it explains; the claim stands on the first
+    is_counted: bool = False  # what it costs is part of what a finding above it costs
+    counted_s: float = 0.0  # of what it costs alone, what findings above it have counted already
     certain: bool = True  # False where the first term's interval includes none at all
     single: bool = False  # where it stands on one launch, which has no interval
     root: bool = False  # where two cost the same, the cause comes first

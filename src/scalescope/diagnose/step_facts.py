@@ -1,6 +1,7 @@
 """StepFacts: what rules may look at for the step of one configuration, on one rank or many."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +17,16 @@ from scalescope.analysis.training.input_cost import input_cost
 from scalescope.analysis.training.loading import LoaderFacts, loading_of
 from scalescope.analysis.training.model_facts import ModelFacts, model_facts
 from scalescope.analysis.training.pauses import PeriodicPauses, periodic_pauses
-from scalescope.analysis.training.recording import StepRecording, recordings_of
-from scalescope.analysis.training.step_waterfall import StepWaterfall, step_waterfall
+from scalescope.analysis.training.recording import ReplayedStep, StepRecording, fitted, recordings_of
+from scalescope.analysis.training.step_waterfall import (
+    BACKWARD,
+    FORWARD,
+    IDLE_HOST,
+    IDLE_SYNC,
+    OTHER_KERNELS,
+    StepWaterfall,
+    step_waterfall,
+)
 from scalescope.analysis.training.uneven_work import UnevenWork, uneven_work
 from scalescope.diagnose.facts import NetworkPath, curves_of, network_path
 from scalescope.diagnose.finding import Finding
@@ -34,6 +43,8 @@ from scalescope.results.result import RankRecord, Result, results_by_trial, undi
 from scalescope.results.run import Run
 
 LEAST_SHARE = 0.03  # of a step: smaller losses are not worth a finding
+KERNEL_TERMS = (FORWARD, BACKWARD, OTHER_KERNELS)  # of the model
+HOST_TERMS = (IDLE_HOST, IDLE_SYNC)  # in which the GPU waits for the host
 _SHORT_FORMATS = ("tf32", "bf16", "fp16")
 
 
@@ -45,8 +56,10 @@ class StepFacts:
     varied: tuple[tuple[str, object], ...]  # settings that differ inside the run, with their value here
     strategies: tuple[str, ...]  # of all configurations of the run that are wrapped
     configuration: Configuration
+    plain_s: float | None = None  # the step without events; None where that was not looked for
     waterfall: StepWaterfall | None = None
     recording: StepRecording | None = None  # on a GPU; or of one rank with the same batch
+    recorded_alone_s: float | None = None  # the step of that one rank, where it was recorded and not this one
     activities: tuple[RankActivity, ...] = ()  # of each rank in the first launch
     preloaded: Configuration | None = None  # the same with batches that wait on the device
     without_optimizer: Configuration | None = None
@@ -77,6 +90,12 @@ class StepFacts:
     def cores(self) -> int | None:
         cores = (self.machine or {}).get("cores")
         return cores if isinstance(cores, int) else None
+
+    @property
+    def gpu_memory_bytes(self) -> int | None:
+        gpus = (self.machine or {}).get("gpus") or []
+        memory = gpus[0].get("memory_bytes") if gpus else None
+        return int(memory) if isinstance(memory, int | float) else None
 
     @property
     def ranks_per_node(self) -> int:
@@ -143,6 +162,34 @@ class StepFacts:
         pauses = self.pauses
         is_explained = pauses is not None and pauses.has_other_cause(self.loader_processes)
         return events.scaled_to(self.step_s, noted_alone=is_explained)
+
+    @property
+    def timed_s(self) -> float:
+        """The plain step of what was recorded, as it was timed."""
+        return self.recorded_alone_s or self.plain_s or self.step_s
+
+    @property
+    def replay(self) -> ReplayedStep | None:
+        """How long that step would take if something were otherwise; None where nothing was recorded."""
+        return None if self.recording is None else fitted(self.recording.replays, self.timed_s)
+
+    @property
+    def wait_cost_s(self) -> float:
+        """What lines cost that wait for the GPU in most steps."""
+        if self.recording is None:
+            return 0.0
+        return self.bounded(self.recording.wait_cost_s(self.timed_s), *HOST_TERMS)
+
+    def of_kernels(self, saved_s: float) -> float:
+        """What shorter kernels save of the step: nothing that the host takes anyway."""
+        most_s = saved_s if self.replay is None else max(0.0, self.replay.step_s - self.replay.fast_gpu_s)
+        return self.bounded(min(saved_s, most_s), *KERNEL_TERMS)
+
+    def bounded(self, cost_s: float, *terms: str) -> float:
+        """At most what these terms of the breakdown have together; as it is where there is no breakdown."""
+        if self.waterfall is None:
+            return cost_s
+        return min(cost_s, math.fsum(self.waterfall.time_s(name) for name in terms))
 
     @property
     def input_wait_s(self) -> Estimate | None:
@@ -213,12 +260,14 @@ def _facts(configuration: Configuration, context: _Context) -> StepFacts:
     launches = activities_of(of_trial, trial)
     no_update = without_optimizer(trial)
     varied = context.varied[trial.world_size]
+    own, one_rank = context.recorded.get(trial.trial_id), by_trial.get(alone.trial_id)
     return StepFacts(
         path=run.path.resolve() if run.path.is_symlink() else run.path,
         varied=tuple((name, trial.settings[name]) for name in varied if name in trial.settings),
         strategies=context.strategies,
         configuration=configuration,
-        recording=context.recorded.get(trial.trial_id) or context.recorded.get(alone.trial_id),
+        recording=own or context.recorded.get(alone.trial_id),
+        recorded_alone_s=None if own is not None or one_rank is None else one_rank.step_time_s.value,
         activities=next(iter(launches), ()),
         preloaded=by_trial.get(with_preloaded_input(trial).trial_id),
         without_optimizer=None if no_update is None else by_trial.get(no_update.trial_id),
@@ -233,15 +282,16 @@ def _facts(configuration: Configuration, context: _Context) -> StepFacts:
 
 def _with_waterfall(facts: StepFacts, context: _Context) -> StepFacts:
     """A recording of one rank alone says nothing about the step of several."""
+    events = facts.events
     waterfall = step_waterfall(
         facts.configuration,
         context.recorded.get(facts.trial.trial_id),
         facts.activities,
         input_s=facts.input_wait_s,
         without_optimizer=facts.without_optimizer,
-        events=facts.events,
+        events=events,
     )
-    return dataclasses.replace(facts, waterfall=waterfall)
+    return dataclasses.replace(facts, waterfall=waterfall, plain_s=events.plain_s)
 
 
 def _records(results: Iterable[Result], trial: Trial) -> tuple[RankRecord, ...]:

@@ -7,12 +7,13 @@ tests look for in every run they have, and which a report states if it happens.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from scalescope.analysis.prediction.forecasts.answer import PredictionAnswer
 from scalescope.analysis.prediction.forecasts.contradiction import is_contradicted
 from scalescope.analysis.prediction.forecasts.worth import most_worth
 from scalescope.analysis.scaling.rows import ScalingRow
+from scalescope.analysis.training.step_waterfall import StepWaterfall
 from scalescope.diagnose.finding import Finding
 from scalescope.report.analyzed_run import AnalyzedRun
 from scalescope.report.numbers import counted, in_ms, percent
@@ -83,9 +84,25 @@ def _findings_and_terms(analyzed: AnalyzedRun) -> Iterator[str]:
                 f"waterfall has {most:.2f} for {' and '.join(finding.terms)}."
             )
     for facts in analyzed.steps:
+        if facts.waterfall is not None:
+            yield from _shared_terms(facts.waterfall, _about(analyzed, facts.trial.trial_id))
         for finding in _about(analyzed, facts.trial.trial_id):
             if finding.cost_s is not None and finding.cost_s > (1.0 + _SHOWN) * facts.step_s:
                 yield f"{finding.rule} costs {in_ms(finding.cost_s)} of a step of {in_ms(facts.step_s)}."
+
+
+def _shared_terms(waterfall: StepWaterfall, findings: Sequence[Finding]) -> Iterator[str]:
+    """All findings about some terms of a step cost together at most what these are."""
+    names = {term.name for term in waterfall.terms}
+    explained = [finding for finding in findings if finding.cost_s is not None and names & {*finding.terms}]
+    for finding in explained:
+        terms = {*finding.terms}
+        inside = [other for other in explained if {*other.terms} <= terms]
+        cost_s = math.fsum(other.cost_s or 0.0 for other in inside)
+        most_s = math.fsum(waterfall.time_s(name) for name in terms)
+        if cost_s > most_s + _SHOWN * waterfall.step_s:
+            rules = " and ".join(other.rule for other in inside)
+            yield f"{rules} cost {in_ms(cost_s)}, and the step has {in_ms(most_s)} for them."
 
 
 def _order_and_costs(analyzed: AnalyzedRun) -> Iterator[str]:

@@ -72,11 +72,14 @@ def continuing(run: Run) -> ShownCommand:
 def _cost(finding: Finding) -> str:
     """` It costs 9.80 ms of 14.0 ms per step (70 %), an estimate.`; empty where it is not known in time."""
     if finding.cost_s is None:
-        return ""
+        return " This is part of the loss above." if finding.is_counted else ""
     step = f" of {in_ms(finding.cost_s / finding.share)}" if 0.0 < finding.share < 1.0 else ""
     share = f" ({percent(finding.share)})" if finding.share > 0.0 else ""
     estimate = ", an estimate" if finding.estimated else ""
-    return f" It costs {in_ms(finding.cost_s)}{step} per step{share}{estimate}."
+    if finding.counted_s and not finding.cost_s:
+        return " What it costs is counted above."
+    counted = f"; {in_ms(finding.counted_s)} more are counted above" if finding.counted_s else ""
+    return f" It costs {in_ms(finding.cost_s)}{step} per step{share}{estimate}{counted}."
 
 
 def _not_checked(abstention: Abstention) -> str:

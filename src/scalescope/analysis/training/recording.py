@@ -1,18 +1,19 @@
 """Recording: what a launch of the benchmark `breakdown` tells about the step of one rank on a GPU."""
 
+import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scalescope.experiment.recordings import records_breakdown, timed_training_of
 from scalescope.results.result import RankRecord, Result, number_in, undisturbed
 from scalescope.results.traces import step_parts
+from scalescope.results.traces.replay import REPLAYS
 from scalescope.results.traces.step_parts import PREFIX, STEP
 
 SYNCHRONIZATIONS = "synchronizations"
 _OFTEN = 0.5  # per step
-_REPLAY = "replay/"
 FORMATS = ("fp32", "tf32", "bf16", "fp16")
 _PRODUCTS = "matmul_flops_per_s/"
 
@@ -38,13 +39,17 @@ class SyncSite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedStep:
-    """The recorded step run again as a model of host and GPU, fitted to the step without a profiler: how long
-    it would take if something were otherwise. Estimates."""
+    """The recorded step run again as a model of host and GPU, with a host of some speed: how long it would
+    take if something were otherwise. Estimates."""
 
     step_s: float
     without_sync_s: float  # if the host never waited for the GPU
     fast_host_s: float  # if launching took no time, too
     without_allocation_s: float  # if no memory were requested from the driver or given back
+    fast_gpu_s: float  # if kernels took no time
+    fused_optimizer_s: float  # if few kernels updated all parameters
+    without_recomputation_s: float  # if no activation were computed again
+    host_factor: float = 1.0  # on the recorded times of the host
 
     @property
     def sync_cost_s(self) -> float:
@@ -55,9 +60,36 @@ class ReplayedStep:
         return max(0.0, self.step_s - self.without_allocation_s)
 
     @property
+    def optimizer_cost_s(self) -> float:
+        return max(0.0, self.step_s - self.fused_optimizer_s)
+
+    @property
+    def recomputation_cost_s(self) -> float:
+        return max(0.0, self.step_s - self.without_recomputation_s)
+
+    @property
     def host_cost_s(self) -> float:
-        """What slow launches cost beyond waiting for the GPU."""
+        """What slow launches cost beyond waiting for the GPU: together they are the step less that of a fast
+        host."""
         return max(0.0, self.without_sync_s - self.fast_host_s)
+
+
+def fitted(replays: Sequence[ReplayedStep], step_s: float) -> ReplayedStep | None:
+    """The replay with the host of a step that was timed: between the two that are nearest to it.
+
+    A step that is shorter than all of them has the fastest host, a longer one the slowest.
+    """
+    ordered = sorted(replays, key=lambda replay: replay.host_factor)
+    if not ordered:
+        return None
+    longer = next((n for n, replay in enumerate(ordered) if replay.step_s > step_s), len(ordered))
+    if longer in (0, len(ordered)):
+        return ordered[0 if longer == 0 else -1]
+    low, high = ordered[longer - 1], ordered[longer]
+    share = (step_s - low.step_s) / (high.step_s - low.step_s)
+    names = [field.name for field in dataclasses.fields(ReplayedStep)]
+    values = {name: (1.0 - share) * getattr(low, name) + share * getattr(high, name) for name in names}
+    return ReplayedStep(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +114,8 @@ class StepRecording:
     pageable_s: float | None = None
     allocations: float | None = None  # cudaMalloc per step
     releases: float | None = None  # cudaFree per step
-    replay: ReplayedStep | None = None
+    recomputed_s: float | None = None  # in kernels that compute activations again in the backward pass
+    replays: tuple[ReplayedStep, ...] = ()  # with hosts of several speeds
     product_flops_per_s: Mapping[str, float] | None = None  # of a bare matrix product, by number format
     busy_waits_s: float | None = None  # of the host, waiting for a GPU that is busy: no line is to blame
     syncs: tuple[SyncSite, ...] = ()
@@ -106,16 +139,17 @@ class StepRecording:
         """The lines that wait in most steps; rarer ones are logging."""
         return tuple(site for site in self.syncs if site.per_step >= _OFTEN)
 
-    @property
-    def wait_cost_s(self) -> float:
-        """What the lines that wait in most steps cost, an estimate: the idle time after their waits, or the
-        host's time on them while the GPU had nothing to do, whichever is longer."""
+    def wait_cost_s(self, step_s: float) -> float:
+        """What the lines that wait in most steps cost of a timed step, an estimate: the idle time after their
+        waits, or the host's time on them while the GPU had nothing to do, whichever is longer."""
         if not self.frequent_waits:
             return 0.0
-        idle_s = self._recorded_idle_s
-        share = self.parts[step_parts.IDLE_SYNC] / idle_s if idle_s else 0.0
-        saved_s = 0.0 if self.replay is None else self.replay.sync_cost_s
-        return min(max(saved_s, share * self.idle_s, self._idle_on_lines_s), self.idle_s)
+        recorded_s = self._recorded_idle_s
+        idle_s = max(0.0, step_s - self.recorded_step_s + recorded_s)
+        share = self.parts[step_parts.IDLE_SYNC] / recorded_s if recorded_s else 0.0
+        replay = fitted(self.replays, step_s)
+        saved_s = 0.0 if replay is None else replay.sync_cost_s
+        return min(max(saved_s, share * idle_s, self._idle_on_lines_s), idle_s)
 
     @property
     def _idle_on_lines_s(self) -> float:
@@ -165,7 +199,8 @@ def _recording(record: RankRecord) -> StepRecording | None:
         pageable_s=record.number("pageable_s"),
         allocations=record.number("allocations_per_step"),
         releases=record.number("releases_per_step"),
-        replay=_replay(record),
+        recomputed_s=record.number("recomputed_s"),
+        replays=_replays(record),
         product_flops_per_s=_products(record),
         busy_waits_s=record.number("busy_waits_s"),
         syncs=tuple(_site(row) for row in record.tables.get(SYNCHRONIZATIONS, ())),
@@ -177,11 +212,12 @@ def _mean(record: RankRecord, name: str) -> float:
     return statistics.fmean(values) if values else 0.0
 
 
-def _replay(record: RankRecord) -> ReplayedStep | None:
-    names = ("step_s", "without_sync_s", "fast_host_s", "without_allocation_s")
-    values = {name: record.number(f"{_REPLAY}{name}") for name in names}
-    known = {name: value for name, value in values.items() if value is not None}
-    return ReplayedStep(**known) if len(known) == len(names) else None
+def _replays(record: RankRecord) -> tuple[ReplayedStep, ...]:
+    """All rows that are whole."""
+    names = [field.name for field in dataclasses.fields(ReplayedStep)]
+    rows = [{name: number_in(row, name) for name in names} for row in record.tables.get(REPLAYS, ())]
+    known = [{name: value for name, value in row.items() if value is not None} for row in rows]
+    return tuple(ReplayedStep(**row) for row in known if len(row) == len(names))
 
 
 def _products(record: RankRecord) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from scalescope.analysis.training.activity import AllocatorCalls
 from scalescope.diagnose.advice import advise, batch_name, this_job
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
-from scalescope.diagnose.step_facts import StepFacts
+from scalescope.diagnose.step_facts import HOST_TERMS, StepFacts
 from scalescope.results.run_commands import command_on
 
 RULE = "memory requested from the driver in every step"
@@ -32,6 +32,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         cost_s,
         root=True,
         estimated=True,
+        terms=HOST_TERMS,
         evidence=(
             Evidence(name="retries per step", value=retries, source="torch.cuda.memory_stats"),
             Evidence(name="cudaMalloc per step", value=allocations, source="torch.cuda.memory_stats"),
@@ -51,9 +52,8 @@ def requests_cost_s(facts: StepFacts) -> float:
     """What the replay saves without these calls; where nothing was recorded, what so many calls take."""
     worst = _worst(facts)
     calls_s = 0.0 if worst is None else _calls_s(worst)
-    replay = None if facts.recording is None else facts.recording.replay
-    if replay is not None:
-        return replay.allocation_cost_s if calls_s > 0.0 else 0.0
+    if facts.replay is not None:
+        return facts.bounded(facts.replay.allocation_cost_s, *HOST_TERMS) if calls_s > 0.0 else 0.0
     return min(calls_s, facts.step_s)
 
 

@@ -1,6 +1,6 @@
 """Copy-bound: steps wait for batches that are ready but not yet on the GPU, or copy from pageable memory."""
 
-from scalescope.analysis.training.step_waterfall import COPIES
+from scalescope.analysis.training.step_waterfall import COPIES, IDLE_INPUT
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
@@ -44,6 +44,7 @@ def _blocking(facts: StepFacts) -> Finding:
         f"the GPU a step would be {percent(share)} shorter.{_rate_text(facts)}",
         wait.value,
         root=True,
+        terms=(COPIES, IDLE_INPUT),
         evidence=(
             Evidence(name="copying", value=copy_s, unit="s", source="the host's clock around it"),
             Evidence(name="waiting", value=loader_s, unit="s", source="the host's clock around it"),
@@ -68,6 +69,7 @@ def _pageable(facts: StepFacts) -> Finding | None:
         cost_s,
         root=True,
         estimated=True,
+        terms=(COPIES,),
         evidence=_pageable_evidence(facts),
         advice=(
             *(() if facts.input_wait_s is not None else _batch_advice(facts)),

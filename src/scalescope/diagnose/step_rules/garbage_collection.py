@@ -4,7 +4,7 @@ import statistics
 
 from scalescope.analysis.training.activity import RankActivity
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
-from scalescope.diagnose.step_facts import StepFacts
+from scalescope.diagnose.step_facts import HOST_TERMS, StepFacts
 from scalescope.quantities import in_ms
 
 RULE = "garbage collection"
@@ -26,6 +26,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         cost_s,
         root=True,
         estimated=facts.trial.on_gpu,
+        terms=HOST_TERMS if facts.trial.on_gpu else (),
         evidence=(
             Evidence(name="pauses per step", value=garbage.pause_s, unit="s", source="gc.callbacks"),
             Evidence(name="longest pause", value=garbage.longest_s, unit="s", source="gc.callbacks"),
@@ -58,8 +59,7 @@ def pauses_cost_s(facts: StepFacts) -> float:
     pause_s = 0.0 if worst is None else _pause_s(worst)
     if worst is None or not facts.trial.on_gpu:
         return pause_s
-    replay = None if facts.recording is None else facts.recording.replay
-    waits_s = 0.0 if replay is None else replay.step_s - replay.fast_host_s
+    waits_s = 0.0 if facts.replay is None else facts.replay.step_s - facts.replay.fast_host_s
     times_s = worst.step_times_s
     beyond_s = statistics.fmean(times_s) - statistics.median(times_s) if times_s else 0.0
     return min(pause_s, max(0.0, waits_s, beyond_s))

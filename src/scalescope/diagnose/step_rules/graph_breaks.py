@@ -4,7 +4,7 @@ from pathlib import PurePath
 
 from scalescope.analysis.training.activity import CompilerCalls, GraphBreak
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
-from scalescope.diagnose.step_facts import StepFacts
+from scalescope.diagnose.step_facts import HOST_TERMS, StepFacts
 
 RULE = "graph breaks"
 _BREAK_S = 100e-6  # of the host, to leave a graph and enter the next: an order of magnitude
@@ -24,6 +24,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         f"({first.reason}). Kernels are not fused across it, and Python runs in between.",
         cost_s,
         estimated=True,
+        terms=HOST_TERMS,
         evidence=tuple(
             Evidence(name=each.location, value=each.reason, source="graph breaks of torch.compile")
             for each in breaks[:_MOST_SHOWN]
@@ -44,5 +45,5 @@ def _short(graph_break: GraphBreak) -> str:
 
 def _cost_s(facts: StepFacts, breaks: int) -> float:
     """Only where the GPU is known to wait for the host, and then at most as long."""
-    replay = None if facts.recording is None else facts.recording.replay
-    return 0.0 if replay is None else min(breaks * _BREAK_S, replay.host_cost_s)
+    replay = facts.replay
+    return 0.0 if replay is None else facts.bounded(min(breaks * _BREAK_S, replay.host_cost_s), *HOST_TERMS)

@@ -2,7 +2,7 @@
 
 from scalescope.analysis.training.recording import SyncSite
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
-from scalescope.diagnose.step_facts import StepFacts
+from scalescope.diagnose.step_facts import HOST_TERMS, StepFacts
 from scalescope.quantities import in_ms, milliseconds
 
 RULE = "host synchronization"
@@ -16,10 +16,10 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     recording = facts.recording
     if recording is None:
         return None
-    sites, cost_s = recording.frequent_waits, recording.wait_cost_s
+    sites, cost_s = recording.frequent_waits, facts.wait_cost_s
     if not facts.is_worth(cost_s):
         return None
-    step_s = recording.step_s
+    step_s = facts.timed_s
     return facts.finding(
         RULE,
         f"{_waits(sites[0])}{_others(sites)}. The GPU runs out of work meanwhile: without this a step would "
@@ -28,10 +28,8 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         estimated=True,
         root=True,
         leads=cost_s > _DISTORTS * step_s,
-        evidence=(
-            *(_evidence(site) for site in sites[:_SHOWN]),
-            Evidence(name="GPU idle", value=recording.idle_s, unit="s", source="trace, per step"),
-        ),
+        terms=HOST_TERMS,
+        evidence=tuple(_evidence(site) for site in sites[:_SHOWN]),
         advice=tuple(_advice(site) for site in sites[:_SHOWN]),
     )
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from scalescope.analysis.training.step_waterfall import IDLE_INPUT, INPUT
+from scalescope.analysis.training.step_waterfall import COPIES, IDLE_INPUT, INPUT
 from scalescope.diagnose.advice import advise, advise_more
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import StepFacts
@@ -25,6 +25,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         " ".join(filter(None, (_wait_text(facts, wait), _alone_text(facts, wait), _cause_text(facts, plan)))),
         wait.time_s,
         root=True,
+        terms=(IDLE_INPUT, INPUT, COPIES),
         estimated=wait.estimated,
         evidence=(
             Evidence(name="input", value=wait.time_s, unit="s", source=wait.source),

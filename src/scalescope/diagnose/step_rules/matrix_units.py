@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
-from scalescope.diagnose.step_facts import StepFacts
+from scalescope.diagnose.step_facts import KERNEL_TERMS, StepFacts
 from scalescope.quantities import in_ms, milliseconds
 
 RULE = "matrix units are idle"
@@ -73,7 +73,7 @@ def _by_recording(facts: StepFacts, formats: Sequence[str], slow_s: float) -> Fi
     if speed is None:
         return _by_settings(facts, formats) if facts.is_worth(slow_s) else None
     name, times = speed
-    cost_s = slow_s * (1.0 - 1.0 / times)
+    cost_s = facts.of_kernels(slow_s * (1.0 - 1.0 / times))
     if not facts.is_worth(cost_s):
         return None
     return facts.finding(
@@ -83,6 +83,7 @@ def _by_recording(facts: StepFacts, formats: Sequence[str], slow_s: float) -> Fi
         f"{in_ms(cost_s)}.",
         cost_s,
         estimated=True,
+        terms=KERNEL_TERMS,
         evidence=_evidence(facts, slow_s, times),
         advice=_formats(facts, formats),
     )
@@ -94,7 +95,7 @@ def _despite_precision(facts: StepFacts) -> Finding | None:
     if recording is None or slow_s is None or slow_s < _MOSTLY * (recording.matrix_product_s or 0.0):
         return None
     speed = _speed_of(facts, (precision,))
-    cost_s = 0.0 if speed is None else slow_s * (1.0 - 1.0 / speed[1])
+    cost_s = 0.0 if speed is None else facts.of_kernels(slow_s * (1.0 - 1.0 / speed[1]))
     if speed is None or not facts.is_worth(cost_s):
         return None
     total_s = recording.matrix_product_s or 0.0
@@ -104,6 +105,7 @@ def _despite_precision(facts: StepFacts) -> Finding | None:
         f"step do not use matrix units, which would save about {in_ms(cost_s)}.",
         cost_s,
         estimated=True,
+        terms=KERNEL_TERMS,
         evidence=_evidence(facts, slow_s, speed[1]),
         advice=(
             Advice(

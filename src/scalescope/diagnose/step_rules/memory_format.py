@@ -2,7 +2,7 @@
 
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
-from scalescope.diagnose.step_facts import StepFacts
+from scalescope.diagnose.step_facts import KERNEL_TERMS, StepFacts
 from scalescope.quantities import in_ms
 
 RULE = "images are reordered for convolutions"
@@ -14,15 +14,17 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         return None
     if recording is None or recording.layout_s is None or not recording.convolution_s:
         return None
-    if not facts.is_worth(recording.layout_s):
+    saved_s = facts.of_kernels(recording.layout_s)
+    if not facts.is_worth(saved_s):
         return None
     return facts.finding(
         RULE,
         f"Images are stored channel by channel (NCHW), but the convolutions compute on interleaved channels "
         f"(NHWC): reordering takes {in_ms(recording.layout_s)} per step, next to "
         f"{in_ms(recording.convolution_s)} of convolutions. At least that is saved.",
-        recording.layout_s,
+        saved_s,
         estimated=True,
+        terms=KERNEL_TERMS,
         evidence=(
             Evidence(name="reordering", value=recording.layout_s, unit="s", source="recorded steps"),
             Evidence(name="convolutions", value=recording.convolution_s, unit="s", source="recorded steps"),

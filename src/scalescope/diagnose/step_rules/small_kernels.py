@@ -11,7 +11,7 @@ from scalescope.analysis.training.recording import StepRecording
 from scalescope.analysis.training.step_waterfall import IDLE_HOST, IDLE_SYNC
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.finding import Abstention, Evidence, Finding
-from scalescope.diagnose.step_facts import StepFacts
+from scalescope.diagnose.step_facts import KERNEL_TERMS, StepFacts
 from scalescope.quantities import in_ms
 from scalescope.results.traces import step_parts
 
@@ -32,7 +32,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     chains = _chains(recording.kernels, kernels, recording.optimizer_kernels or 0.0)
     if kernels < _CHAIN * chains:
         return None
-    saved_s = _TRAFFIC_SAVED * (1.0 - chains / kernels) * time_s
+    saved_s = facts.of_kernels(_TRAFFIC_SAVED * (1.0 - chains / kernels) * time_s)
     if saved_s < _WORTH * facts.step_s:
         return None
     return facts.finding(
@@ -42,6 +42,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         f"most about {in_ms(saved_s)}.",
         saved_s,
         estimated=True,
+        terms=KERNEL_TERMS,
         evidence=_evidence(recording, kernels, time_s),
         advice=advise(facts, "fuse kernels with torch.compile", "compile", "default"),
     )

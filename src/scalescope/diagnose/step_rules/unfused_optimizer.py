@@ -3,7 +3,7 @@
 from scalescope.analysis.training.step_waterfall import OPTIMIZER
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
-from scalescope.diagnose.step_facts import StepFacts
+from scalescope.diagnose.step_facts import HOST_TERMS, StepFacts
 from scalescope.quantities import in_ms
 
 RULE = "the optimizer is not fused"
@@ -14,6 +14,7 @@ _SEVERAL_PASSES = {"Adam", "AdamW", "Adagrad"}  # also without momentum
 # Adam reads and writes 20 values per parameter unfused and 7 fused, so that two thirds go away; less is
 # claimed, as no memory is equally fast for both.
 _SAVED = 0.5
+_TERMS = (OPTIMIZER, *HOST_TERMS)
 _MANY = 3.0  # times the kernels of a fused optimizer
 _TENSORS_PER_KERNEL = 30
 _VALUES_PER_KERNEL = 20_000_000
@@ -22,23 +23,22 @@ _FEW_KERNELS = 4.0  # beside those: counting steps, clearing gradients
 
 def rule(facts: StepFacts) -> Finding | Abstention | None:
     name = _name(facts)
-    if name not in _fusable(facts) or _is_fused(facts):
-        return None
-    if facts.trial.on_gpu and not _has_many_kernels(facts):
-        return None
-    if not facts.trial.on_gpu and name not in _SEVERAL_PASSES:
+    if not _can_be_fused(facts):
         return None
     time_s, source = _time_s(facts)
-    if time_s is None or not facts.is_worth(_SAVED * time_s):
+    saved_s = fused_cost_s(facts)
+    if time_s is None or not facts.is_worth(saved_s):
         return None
     kernels = None if facts.recording is None else facts.recording.optimizer_kernels
     by = f" in {kernels:,.0f} kernels" if facts.trial.on_gpu and kernels else ""
     return facts.finding(
         RULE,
         f"{name} updates the parameters in {in_ms(time_s)} per step{by}, passing over them several "
-        f"times. Fused into one pass it would save about {in_ms(_SAVED * time_s)}.",
-        _SAVED * time_s,
+        f"times. Fused into one pass it would save about {in_ms(saved_s)}.",
+        saved_s,
+        root=True,
         estimated=True,
+        terms=_TERMS if facts.trial.on_gpu else (OPTIMIZER,),
         evidence=(
             Evidence(name="optimizer", value=time_s, unit="s", source=source),
             *(
@@ -49,6 +49,25 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
         ),
         advice=_advice(facts, name),
     )
+
+
+def fused_cost_s(facts: StepFacts) -> float:
+    """What is saved if the optimizer is fused: on a GPU by the replay, which has few launches then, and not
+    more than what the step takes less without any update; else a share of its time."""
+    time_s, _ = _time_s(facts)
+    if time_s is None or not _can_be_fused(facts):
+        return 0.0
+    if facts.replay is None:
+        return _SAVED * time_s
+    saved_s = facts.bounded(facts.replay.optimizer_cost_s, *_TERMS)
+    return saved_s if facts.optimizer_s is None else min(saved_s, time_s)
+
+
+def _can_be_fused(facts: StepFacts) -> bool:
+    name = _name(facts)
+    if name not in _fusable(facts) or _is_fused(facts):
+        return False
+    return _has_many_kernels(facts) if facts.trial.on_gpu else name in _SEVERAL_PASSES
 
 
 def _fusable(facts: StepFacts) -> set[str]:

@@ -37,7 +37,7 @@ IDLE_CAUSES = {
 }
 _PARTS = (FORWARD, BACKWARD, OPTIMIZER, WHOLE_STEP)
 _US = 1e-6
-_BACKWARD_OPERATION = "autograd::engine::evaluate_function"
+BACKWARD_OPERATION = "autograd::engine::evaluate_function"
 # Wrappers around other operations: some wait inside (a hook of FSDP), so only what they call is compute.
 _NO_COMPUTE = re.compile(
     r"^(autograd::engine::|torch::autograd::|c10d::|_c10d_functional::|record_param_comms|"
@@ -194,7 +194,7 @@ class TraceTimeline:
     def _backward_compute(self, operations: list[TraceEvent]) -> list[Interval]:
         """Compute of the backward pass itself: what follows it, copying buckets back, waits for them."""
         hosts = merged(
-            operation.interval for operation in operations if operation.name.startswith(_BACKWARD_OPERATION)
+            operation.interval for operation in operations if operation.name.startswith(BACKWARD_OPERATION)
         )
         if not self.on_gpu:
             return common(hosts, self._computing)

@@ -10,9 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+REPLAYS = "replays"  # the table in which a rank stores them
 CallKind = Literal["launch", "wait", "input_wait", "allocation"]  # input_wait: a batch is copied
+CallPart = Literal["model", "optimizer", "recomputation"]
 _LEAST_FACTOR, _MOST_FACTOR = 0.02, 1.5
-_HALVINGS = 24
+_HALVINGS = 14
+_FUSED_KERNELS = 0.5  # of the time of an optimizer's kernels is left when they are fused, cautiously
 _FITS = 1.005  # of the step without a profiler
 _LEAST_STEPS = 2
 
@@ -29,6 +32,7 @@ class HostCall:
     stream: str = ""
     follows: tuple[str, ...] = ()  # other streams that must have finished before its kernel begins
     step: int = 0
+    part: CallPart = "model"
 
     @property
     def after(self) -> tuple[str, ...]:
@@ -52,10 +56,23 @@ class Changes:
     allocations: bool = True
     host: bool = True  # False: the host takes no time
     input: bool = True
+    kernels: bool = True  # False: they take no time
+    fused_optimizer: bool = False  # a few kernels update all parameters
+    recomputation: bool = True  # of activations in the backward pass
 
     def keeps(self, kind: CallKind) -> bool:
         """Whether calls of a kind are still made."""
         return {"wait": self.waits, "input_wait": self.input, "allocation": self.allocations}.get(kind, True)
+
+    def shares(self, part: CallPart) -> tuple[float, float]:
+        """What is left of the host's times and of the kernels of a part."""
+        if not self.kernels:
+            return 1.0, 0.0
+        if part == "optimizer" and self.fused_optimizer:
+            return 0.0, _FUSED_KERNELS
+        if part == "recomputation" and not self.recomputation:
+            return 0.0, 0.0
+        return 1.0, 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,19 +94,23 @@ class Replay:
         host_s, free_s, ends_s = 0.0, dict[str, float](), dict[int, float]()
         factor = factor if changes.host else 0.0
         for call in self.calls:
-            host_s += factor * call.before_s + (call.waited_input_s if changes.input else 0.0)
+            of_host, of_kernels = changes.shares(call.part)
+            host_s += of_host * factor * call.before_s + (call.waited_input_s if changes.input else 0.0)
             if call.kind == "launch":
-                host_s += factor * call.call_s
-                if call.kernel_s > 0.0:
-                    free_s[call.stream] = self._kernel_end(call, host_s, free_s)
+                host_s += of_host * factor * call.call_s
+                if call.kernel_s > 0.0 and of_kernels > 0.0:
+                    free_s[call.stream] = self._kernel_end(call, host_s, free_s, of_kernels)
             elif changes.keeps(call.kind):
                 host_s = max(host_s, *free_s.values(), 0.0) + call.call_s
             ends_s[call.step] = max(ends_s.get(call.step, 0.0), host_s, *free_s.values())
         return [ends_s[step] for step in sorted(ends_s)]
 
-    def _kernel_end(self, call: HostCall, host_s: float, free_s: Mapping[str, float]) -> float:
-        ready_s = [free_s[stream] + self.delays.pause_s for stream in call.after if stream in free_s]
-        return max(host_s + self.delays.latency_s, *ready_s, 0.0) + call.kernel_s
+    def _kernel_end(
+        self, call: HostCall, host_s: float, free_s: Mapping[str, float], of_kernels: float
+    ) -> float:
+        pause_s = self.delays.pause_s if of_kernels == 1.0 else 0.0
+        ready_s = [free_s[stream] + pause_s for stream in call.after if stream in free_s]
+        return max(host_s + self.delays.latency_s, *ready_s, 0.0) + of_kernels * call.kernel_s
 
     def fitted_factor(self, step_s: float) -> float | None:
         """The largest factor on the host's times with which a step takes as long as without a profiler."""

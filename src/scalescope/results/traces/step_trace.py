@@ -20,7 +20,8 @@ from scalescope.results.traces.kernel_names import (
     uses_matrix_units,
 )
 from scalescope.results.traces.rank_trace import TraceEvent, TraceTimeline, covers
-from scalescope.results.traces.replay import CallKind, HostCall, LaunchDelays
+from scalescope.results.traces.recomputation import recomputations
+from scalescope.results.traces.replay import CallKind, CallPart, HostCall, LaunchDelays
 
 _PHASES = {FORWARD: step_parts.FORWARD, BACKWARD: step_parts.BACKWARD, OPTIMIZER: step_parts.OPTIMIZER}
 _PHASES[CLEAR] = step_parts.OPTIMIZER
@@ -80,6 +81,7 @@ class _StepReader:
         self._device_ends = sorted(event.end_s for event in timeline.everything)
         self._operations = sorted(timeline.operations, key=lambda event: event.start_s)
         self._operation_begins = [operation.start_s for operation in self._operations]
+        self._recomputing = recomputations(self._operations)
 
     def _phase(self, moment: float) -> str:
         """The part of a step in which the host was; the innermost range, as they follow each other."""
@@ -177,6 +179,7 @@ class _StepReader:
             "elementwise_s": _seconds(elementwise) / steps,
             "elementwise_kernels": len(elementwise) / steps,
             "optimizer_kernels": len(optimizer) / steps,
+            "recomputed_s": _seconds(e for e in kernels if covers(self._recomputing, e.started_s)) / steps,
             "pageable_copies": statistics.median(map(len, by_step)),
             "pageable_s": statistics.median(map(_seconds, by_step)),
             "pageable_bytes": statistics.median(sum(e.size_bytes or 0 for e in copied) for copied in by_step),
@@ -233,17 +236,22 @@ class _StepReader:
             is_sent = any(id(event) in sent for event in work)
             gap = (before_end, max(before_end, call.start_s))
             waited_s = total(common([gap], timeline.waiting))
-            kind = self._kind(call)
+            kind, part = self._kind(call), self._part(call)
+            again_s = 0.0 if part == "recomputation" else total(common([gap], self._recomputing))
+            step = bisect.bisect_right(ends, call.start_s)
+            if again_s > 0.0:
+                calls.append(_pause(again_s, step))
             calls.append(
                 HostCall(
                     kind=kind,
-                    before_s=gap[1] - gap[0] - waited_s,
+                    before_s=max(0.0, gap[1] - gap[0] - waited_s - again_s),
                     waited_input_s=waited_s,
                     call_s=self._call_s(call, kind, _BLOCKED * usual_s),
                     kernel_s=_seconds(work),
                     stream=_COMMUNICATION if is_sent else _COMPUTE,
                     follows=self._dependencies(call, is_sent=is_sent),
-                    step=bisect.bisect_right(ends, call.start_s),
+                    step=step,
+                    part=part,
                 )
             )
             before_end = max(before_end, call.end_s)
@@ -262,11 +270,23 @@ class _StepReader:
             return "input_wait" if covers(self._timeline.waiting, call.start_s) else "wait"
         return "allocation" if allocates(call.name) or releases(call.name) else "launch"
 
+    def _part(self, call: TraceEvent) -> CallPart:
+        if covers(self._recomputing, call.start_s):
+            return "recomputation"
+        return "optimizer" if self._phase(call.start_s) == step_parts.OPTIMIZER else "model"
+
     def _dependencies(self, call: TraceEvent, *, is_sent: bool) -> tuple[str, ...]:
         """Transfers follow on the compute that made them, and the optimizer on all transfers."""
         if is_sent:
             return (_COMPUTE,)
         return (_COMMUNICATION,) if self._phase(call.start_s) == step_parts.OPTIMIZER else ()
+
+
+def _pause(time_s: float, step: int) -> HostCall:
+    """The host's time in recomputation after its last call."""
+    return HostCall(
+        kind="launch", before_s=time_s, waited_input_s=0.0, call_s=0.0, step=step, part="recomputation"
+    )
 
 
 def _seconds(events: Iterable[TraceEvent], matches: Any = None) -> float:

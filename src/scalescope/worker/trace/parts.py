@@ -1,7 +1,7 @@
 """What a rank stores of recorded steps on a GPU: their parts, what they would take otherwise, and waits."""
 
 from scalescope.catalog.benchmarks.breakdown import LEAST_STEPS, MOST_STEPS, PLAIN_STEPS, WATCHED_STEPS
-from scalescope.results.traces.replay import Changes, Replay
+from scalescope.results.traces.replay import REPLAYS, Changes, Replay
 from scalescope.results.traces.step_parts import PREFIX
 from scalescope.results.traces.step_trace import StepTrace
 from scalescope.worker.trace.synchronizations import Synchronizations
@@ -9,13 +9,20 @@ from scalescope.worker.training.measurements import Measurements
 
 _PLAIN_S = 1.0
 _RECORDED_S = 1.0
+_LEAST_FACTOR = 0.02  # on the host's times
 _MOST_OPERATIONS = 3  # without a line of code
 _REPLAYS = {
     "step_s": Changes(),
     "without_sync_s": Changes(waits=False),
     "without_allocation_s": Changes(allocations=False),
+    "fused_optimizer_s": Changes(fused_optimizer=True),
+    "without_recomputation_s": Changes(recomputation=False),
+    "fast_gpu_s": Changes(kernels=False),
     "fast_host_s": Changes(waits=False, allocations=False, host=False),
 }
+# The timed launch has a host of its own speed, which is not known here: around that of the steps without a
+# profiler in this launch, and one that hardly takes time.
+_HOST_SPEEDS = (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
 
 
 def step_counts(step_s: float) -> tuple[int, int]:
@@ -29,12 +36,16 @@ def store_parts(measurements: Measurements, trace: StepTrace, plain_step_s: floa
     measurements.samples |= {f"{PREFIX}{name}": times_s for name, times_s in trace.parts.items()}
     measurements.counters |= {**trace.counters, "plain_step_s": plain_step_s}
     replay = Replay(calls=trace.calls, delays=trace.delays)
-    factor = replay.fitted_factor(plain_step_s)
-    if factor is None:
-        return
-    replays = {name: replay.step_s(factor, changes) for name, changes in _REPLAYS.items()}
-    measurements.counters |= {f"replay/{name}": step_s for name, step_s in replays.items()}
-    measurements.counters["replay/host_factor"] = factor
+    fitted = replay.fitted_factor(plain_step_s)
+    if fitted is not None:
+        factors = sorted({_LEAST_FACTOR, *(max(_LEAST_FACTOR, fitted * speed) for speed in _HOST_SPEEDS)})
+        measurements.tables[REPLAYS] = [_replayed(replay, factor) for factor in factors]
+
+
+def _replayed(replay: Replay, factor: float) -> dict[str, float | int | str | None]:
+    """How long a step would take with a host of this speed, as it is and otherwise."""
+    times_s = {name: replay.step_s(factor, changes) for name, changes in _REPLAYS.items()}
+    return {"host_factor": factor, **times_s}
 
 
 def store_waits(measurements: Measurements, trace: StepTrace, waits: Synchronizations) -> None:

@@ -5,13 +5,22 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.training.recording import ReplayedStep, StepRecording, SyncSite, recordings
+from scalescope.analysis.training.recording import ReplayedStep, StepRecording, SyncSite, fitted, recordings
 from scalescope.results.result import RankRecord
 from scalescope.results.traces import step_parts
 from tests.builders.results import make_result, make_trial
 from tests.simulated.costs import simulated_record
 
-REPLAY = {"step_s": 0.02, "without_sync_s": 0.008, "fast_host_s": 0.005, "without_allocation_s": 0.019}
+REPLAY: dict[str, float] = {
+    "step_s": 0.02,
+    "without_sync_s": 0.008,
+    "fast_host_s": 0.005,
+    "without_allocation_s": 0.019,
+    "fast_gpu_s": 0.012,
+    "fused_optimizer_s": 0.02,
+    "without_recomputation_s": 0.02,
+    "host_factor": 0.5,
+}
 SITE = {"file": "model.py", "line": 31, "function": "forward", "code": "x.item()", "per_step": 48.0}
 
 
@@ -72,10 +81,9 @@ def test_counters_have_their_fields() -> None:
 
 
 def test_a_replay_is_known_as_a_whole_and_costs_are_what_it_saves() -> None:
-    counters: dict[str, Any] = {f"replay/{name}": value for name, value in REPLAY.items()}
-    assert only(record(counters={**counters, "replay/step_s": None})).replay is None
+    assert only(record(replays=[{**REPLAY, "step_s": None}])).replays == ()
     replay = ReplayedStep(**REPLAY)
-    assert only(record(counters=counters)).replay == replay
+    assert only(record(replays=[REPLAY])).replays == (replay,)
     assert replay.sync_cost_s == pytest.approx(0.012)
     assert replay.host_cost_s == pytest.approx(0.003)
     assert replay.allocation_cost_s == pytest.approx(0.001)
@@ -111,15 +119,29 @@ def test_idle_time_is_what_kernels_leave_of_a_step_without_a_profiler() -> None:
     assert waiting(plain_step_s=0.001).idle_s == 0.0
 
 
+def test_the_replay_has_the_host_of_the_timed_step() -> None:
+    """Its times lie between those of the two nearest hosts; beyond all, it is the fastest or the slowest."""
+    fast, slow = (
+        ReplayedStep(**{**REPLAY, "host_factor": factor, "step_s": step_s, "fast_host_s": 0.010})
+        for factor, step_s in ((0.5, 0.012), (1.0, 0.020))
+    )
+    between = fitted((slow, fast), 0.014)
+    assert between is not None
+    assert (between.host_factor, between.step_s) == pytest.approx((0.625, 0.014))
+    assert fitted((slow, fast), 0.011) == fast
+    assert fitted((slow, fast), 0.030) == slow
+    assert fitted((), 0.030) is None
+
+
 def test_waits_cost_their_share_of_idle_time_or_what_is_known_beyond_it() -> None:
-    assert waiting(line()).wait_cost_s == pytest.approx(0.008 * 12 / 16)
+    assert waiting(line()).wait_cost_s(0.010) == pytest.approx(0.008 * 12 / 16)
     replay = ReplayedStep(**{**REPLAY, "step_s": 0.010, "without_sync_s": 0.003})
-    assert waiting(line(), replay=replay).wait_cost_s == pytest.approx(0.007)
+    assert waiting(line(), replays=(replay,)).wait_cost_s(0.010) == pytest.approx(0.007)
     lines = (line(time_s=0.005), line(time_s=0.004), line(time_s=None), line(0.1, time_s=1.0))
-    assert waiting(*lines, busy_waits_s=0.0015).wait_cost_s == pytest.approx(0.0075)
-    assert waiting(*lines, busy_waits_s=None).wait_cost_s == pytest.approx(0.006)
-    assert waiting(*lines, busy_waits_s=0.02).wait_cost_s == pytest.approx(0.006)
-    assert waiting(line(time_s=0.5), busy_waits_s=0.0).wait_cost_s == pytest.approx(0.008)
+    assert waiting(*lines, busy_waits_s=0.0015).wait_cost_s(0.010) == pytest.approx(0.0075)
+    assert waiting(*lines, busy_waits_s=None).wait_cost_s(0.010) == pytest.approx(0.006)
+    assert waiting(*lines, busy_waits_s=0.02).wait_cost_s(0.010) == pytest.approx(0.006)
+    assert waiting(line(time_s=0.5), busy_waits_s=0.0).wait_cost_s(0.010) == pytest.approx(0.008)
     often, rare = line(0.5), line(0.1)
     assert waiting(often, rare).frequent_waits == (often,)
 
