@@ -215,18 +215,17 @@ class CommandSupervisor:
         return [rank for rank in self._watch.failed_ranks() if self._error_of(rank)]
 
     def _rank_failure(self, rank: int) -> Outcome:
-        error, code = self._error_of(rank), self._process.exit_code
+        error = self._error_of(rank)
         steps = error.get("optimizer_steps")
         steps = steps if isinstance(steps, int) else None
         where = "" if steps is None else f" after {counted(steps, 'optimizer step')}"
-        ended = "" if not code else f" (the command exited with code {code})"
         bad_input = bool(error.get("bad_input"))
         message = self._message_of(rank)
         if message.startswith(NO_INPUT):
             return self._evidence().without_input(f"rank {rank} failed{where}: {message}")
         return Outcome(
             status="oom" if error.get("out_of_memory") else "failed",
-            reason=message if bad_input else f"rank {rank} failed{where}: {message}{ended}",
+            reason=message if bad_input else f"rank {rank} failed{where}: {message}",
             bad_input=bad_input,
             rank=rank,
             step=steps,
