@@ -143,7 +143,7 @@ def test_a_command_that_a_signal_ends_is_named_with_it(commands: Commands) -> No
 
 
 @pytest.mark.basic
-def test_the_rank_that_failed_first_is_named_with_the_exit_code(commands: Commands) -> None:
+def test_the_rank_that_failed_first_is_named(commands: Commands) -> None:
     outcome = commands.act("rank_fails", "{world_size}", world_size=2)
     assert (outcome.status, outcome.rank, outcome.bad_input) == ("failed", 0, False)
     assert (outcome.step, outcome.reason) == (
