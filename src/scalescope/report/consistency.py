@@ -73,8 +73,8 @@ def _findings_and_terms(analyzed: AnalyzedRun) -> Iterator[str]:
     rows = {row.trial.trial_id: row for row in analyzed.rows}
     for finding in analyzed.diagnosis.findings:
         row = rows.get(finding.trial_id)
-        if row is None or row.waterfall is None or not finding.terms:
-            continue
+        if row is None or row.waterfall is None or not finding.terms or finding.cost_s is not None:
+            continue  # what costs time of a step explains terms of the step
         terms = [row.waterfall.term(name) for name in finding.terms]
         known = [term.lost.value for term in terms if term is not None and term.lost is not None]
         most = math.fsum(max(0.0, lost) for lost in known)

@@ -38,10 +38,10 @@ def drawn(progress: CampaignProgress, width: int = 80, height: int = 24) -> list
 def test_the_table_has_a_row_per_trial_and_the_time_below(progress: CampaignProgress) -> None:
     progress.interim = Interim("2 ranks deliver 1.8×")
     assert drawn(progress) == [
-        "trial                                     done  latest  samples/s  state",
-        "ddp, 1 rank, batch 10                      1/3  100 ms        100  waiting",
-        "ddp, 2 ranks, batch 10                     0/3       —          —  running 40%",
-        "ddp, 2 ranks, batch 10, no communication   0/3       —          —  waiting",
+        "trial                                     done  latest  per second  state",
+        "ddp, 1 rank, batch 10                      1/3  100 ms         100  waiting",
+        "ddp, 2 ranks, batch 10                     0/3       —           —  running 40%",
+        "ddp, 2 ranks, batch 10, no communication   0/3       —           —  waiting",
         "1 of 9 launches, elapsed 1:05, about 1:52 left",
         "So far: 2 ranks deliver 1.8×",
     ]
