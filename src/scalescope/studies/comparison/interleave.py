@@ -224,7 +224,8 @@ def _made_note(run: Run) -> str:
 
 
 class Turns(NextLaunches):
-    """Rounds of one launch of every trial, both sides of a pair next to each other in a random order."""
+    """Rounds of one launch of every trial, both sides of a pair next to each other in a random order, which
+    every second round turns round."""
 
     def __init__(self, pairs: Sequence[TrialPair], threshold: float, seed: int) -> None:
         self._pairs = pairs
@@ -255,12 +256,14 @@ class Turns(NextLaunches):
         number = max((result.launch + 1 for result in run.results), default=0)
         if made >= _MOST_ROUNDS:
             return ()
-        chance = random.Random(f"{self._seed}/{number}")
-        sides = [pair for pair in self._pairs if not failed & {trial.trial_id for trial in pair}]
+        # In random order, and in the next round turned round: load that grows meanwhile favours neither side.
+        chance = random.Random(f"{self._seed}/{number // 2}")
+        ordered = [chance.sample(pair, 2)[:: -1 if number % 2 else 1] for pair in self._pairs]
+        sides = [pair for pair in ordered if not failed & {trial.trial_id for trial in pair}]
         launches = [
             Launch(trial, number, block=str(index))
             for index, pair in enumerate(chance.sample(sides, len(sides)))
-            for trial in chance.sample(pair, 2)
+            for trial in pair
         ]
         return tuple({launch.key: launch for launch in launches}.values())
 
