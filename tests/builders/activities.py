@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scalescope.analysis.recording import ReplayedStep, StepRecording
 from scalescope.analysis.training.activity import LongStep, RankActivity, RankWork
-from scalescope.analysis.training.recording import ReplayedStep, StepRecording
 from scalescope.diagnose.step_facts import StepFacts
 from tests.builders.facts import ON_GPUS
 from tests.builders.results import make_configuration, make_trial

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.recording import StepRecording
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.training.activity import RankActivity
 from scalescope.analysis.training.loading import LoaderFacts
-from scalescope.analysis.training.recording import StepRecording
 from scalescope.analysis.training.step_waterfall import (
     BACKWARD,
     COPIES,

@@ -47,7 +47,7 @@ def test_samples_of_a_step(start: Start, kind: str, ranks: int, batches: int | N
     options = ["--oversubscribe"] if ranks > 2 else []
     run = start("train", "--world-size", str(ranks), "--window", "0.5s", *options, "--", *script).finish()
     assert run.returncode == 0, run.stderr
-    (training,) = run.summary["training"]
+    (training,) = run.summary["results"]["training"]
     assert training["samples_per_step"] == (None if batches is None else batches * _BATCH)
     assert training["replicas"] == batches
     if batches is None:

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from scalescope.analysis.training.recording import StepRecording, recordings
+from scalescope.analysis.recording import StepRecording, recordings
 from scalescope.experiment.recordings import records_breakdown
 from scalescope.results.run import load_run
 from tests.conftest import clean_environment

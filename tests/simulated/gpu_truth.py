@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalescope.analysis.recording import SyncSite, recordings
 from scalescope.analysis.training.model_facts import ModelFacts
-from scalescope.analysis.training.recording import SyncSite, recordings
 from scalescope.analysis.training.step_waterfall import step_waterfall
 from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.step_facts import StepFacts

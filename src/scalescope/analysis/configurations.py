@@ -11,6 +11,7 @@ from scalescope.analysis.arrivals import RecordedLaunch, recorded_launch
 from scalescope.analysis.epochs import Epoch, over_launches
 from scalescope.analysis.events import StepEvents, step_events
 from scalescope.analysis.launches import LaunchSummary, summarise
+from scalescope.analysis.recording import StepFlops, StepRecording, recordings_of
 from scalescope.analysis.rounds import Round, cell_of, comparable, round_effects, rounds_of
 from scalescope.analysis.stability import changed_ranks
 from scalescope.analysis.statistics import (
@@ -25,6 +26,7 @@ from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.analysis.telemetry import over_launches as telemetry_over_launches
 from scalescope.experiment.recordings import records_arrivals, timed_training_of
 from scalescope.experiment.trial import Trial
+from scalescope.hardware.peaks import dense_peak
 from scalescope.quantities import percent
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.result import Result, results_by_trial, undisturbed
@@ -48,6 +50,7 @@ class Configuration:
     loads: tuple[OtherLoad, ...] = ()  # of all launches, those left out included
     is_comparable: bool = True  # False: no launch had the same load as another of its round
     recorded: tuple[RecordedLaunch, ...] = ()  # the same job in launches of their own, under a profiler
+    recording: StepRecording | None = None  # what one of its ranks' steps on a GPU consist of
 
     @property
     def is_disturbed(self) -> bool:
@@ -184,18 +187,56 @@ class Configuration:
 
     @property
     def model_flops_per_s(self) -> float | None:
-        """Operations of the model itself that one rank does in a second; None where they are not known."""
+        """Operations of the model itself that one rank does in a second, by a formula or as its recorded
+        steps show them; None where neither is known."""
         workload = self.trial.options(self.trial.workload_card)
         flops = workload.flops_per_sample() or self.launches[0].flops_per_sample
-        if flops is None or not self.knows_samples:
-            return None
-        return float(flops * self.speed.value / self.trial.world_size)
+        if flops is not None and self.knows_samples:
+            return float(flops * self.speed.value / self.trial.world_size)
+        return None if self._flops is None else self._flops.model / self.step_time_s.value
+
+    @property
+    def _flops(self) -> StepFlops | None:
+        """Counted in recorded steps; None where too much was not."""
+        flops = None if self.recording is None else self.recording.flops
+        return flops if flops is not None and flops.is_whole else None
+
+    @property
+    def number_format(self) -> str | None:
+        """What most products are computed in; None is unknown."""
+        if self._flops is not None:
+            return self._flops.number_format
+        return None if self.trial.is_command else self.trial.precision
+
+    @property
+    def bare_product_flops_per_s(self) -> float | None:
+        """What a bare matrix product in the same number format reached on the same device."""
+        if self.trial.is_command and self.recording is not None:
+            return (self.recording.product_flops_per_s or {}).get(self.number_format or "")
+        return self.matmul_flops_per_s
+
+    @property
+    def bare_product_share(self) -> float | None:
+        """The model's operations per second as a share of those of a bare matrix product."""
+        return _ratio(self.model_flops_per_s, self.bare_product_flops_per_s)
+
+    @property
+    def peak_flops_per_s(self) -> float | None:
+        """What the data sheet says of this rank's GPU, or part of one, in the number format; None where it is
+        not known."""
+        peak = dense_peak(self.launches[0].gpu, self.number_format) if self.trial.on_gpu else None
+        return None if peak is None else peak / (self.trial.split_gpu or 1)
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOP/s as a share of what a bare matrix product reached on the same device."""
-        done, ceiling = self.model_flops_per_s, self.matmul_flops_per_s
-        return None if done is None or ceiling is None else done / ceiling
+        """The model's operations per second as a share of the data sheet's."""
+        return _ratio(self.model_flops_per_s, self.peak_flops_per_s)
+
+    @property
+    def hfu(self) -> float | None:
+        """The same of all that the GPU computes: with activations that are computed again."""
+        done = None if self._flops is None else self._flops.device / self.step_time_s.value
+        return _ratio(done, self.peak_flops_per_s)
 
     @property
     def telemetry(self) -> TelemetrySummary:
@@ -305,6 +346,10 @@ class Configuration:
         return trend is not None and trend.low is not None and trend.low * (trend.high or 0.0) > 0.0
 
 
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    return None if part is None or not whole else part / whole
+
+
 def comparable_log_rates(left: Configuration, right: Configuration) -> tuple[Sample, Sample]:
     """The logarithms of the speeds of two configurations: of samples, or of steps where one of them does not
     know its samples, or counts something else."""
@@ -316,6 +361,7 @@ def comparable_log_rates(left: Configuration, right: Configuration) -> tuple[Sam
 def configurations(results: Iterable[Result]) -> tuple[Configuration, ...]:
     """Group the results that are ok by trial, in the order in which trials first appear."""
     finished = [result for result in results if result.status == "ok"]
+    explained = recordings_of(finished)
     timed = [result for result in finished if result.trial.is_training]
     recordings = [result for result in finished if records_arrivals(result.trial)]
     placed = dict(zip(map(id, [*timed, *recordings]), rounds_of([*timed, *recordings]), strict=True))
@@ -337,7 +383,10 @@ def configurations(results: Iterable[Result]) -> tuple[Configuration, ...]:
         if seen is not None:
             recorded.setdefault(timed_training_of(result.trial).trial_id, []).append(seen)
     return tuple(
-        _configuration(members, counted, summaries, effects, shared, recorded.get(trial_id, ()))
+        dataclasses.replace(
+            _configuration(members, counted, summaries, effects, shared, recorded.get(trial_id, ())),
+            recording=explained.get(trial_id),
+        )
         for trial_id, members in results_by_trial(timed).items()
     )
 

@@ -11,6 +11,7 @@ from scalescope.analysis.events import Note, StepSeries
 from scalescope.analysis.stability import drifting_ranks
 from scalescope.analysis.statistics import mean_of_known, median_of_known
 from scalescope.analysis.telemetry import TelemetrySummary, telemetry_summary
+from scalescope.experiment.observed import replicas_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.attach_job import OBSERVED
 from scalescope.results.result import EVENTS, RankRecord, Result, number_in
@@ -51,6 +52,7 @@ class LaunchSummary:
     hosts: tuple[str, ...] = ()  # of each rank
     round: Hashable = None  # launches made next to each other; None where they are made one by one
     round_effect: float = 0.0  # what its round adds to the logarithm of its speed
+    gpu: str | None = None  # the model's name, of the first rank
     threads_per_rank: int | None = None  # of torch, the most of any rank; None where it was not recorded
     series: StepSeries = field(default_factory=StepSeries)  # of one rank, in which events are looked for
 
@@ -105,6 +107,7 @@ def summarise(result: Result, round_: Hashable = None) -> LaunchSummary:
         clock_change=_clock_change(result),
         soak_reached=_soak_reached(result),
         round=round_,
+        gpu=_text(result, "gpu"),
         threads_per_rank=_most(result, "threads"),
         series=_series(result),
     )
@@ -117,8 +120,9 @@ def _samples(result: Result, trial: Trial, steps: int) -> int | None:
     if of_one_rank is not None:
         return int(steps * of_one_rank * trial.world_size)
     counted = [record.counters.get("measured_samples") for record in result.ranks]
-    if all(isinstance(count, int) for count in counted):
-        samples = sum(int(count or 0) for count in counted) * trial.replicas // trial.world_size
+    replicas = trial.replicas if not trial.is_command else replicas_of([r.counters for r in result.ranks])
+    if replicas is not None and all(isinstance(count, int) for count in counted):
+        samples = sum(int(count or 0) for count in counted) * replicas // trial.world_size
         return samples if samples > 0 else None
     return None if trial.is_command else steps * trial.samples_per_step
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from scalescope.experiment.recordings import records_breakdown, timed_training_of
 from scalescope.results.result import RankRecord, Result, number_in, undisturbed
 from scalescope.results.traces import step_parts
+from scalescope.results.traces.products import FORMATS
 from scalescope.results.traces.replay import REPLAYS
 from scalescope.results.traces.step_parts import PREFIX, STEP
 
 SYNCHRONIZATIONS = "synchronizations"
 _OFTEN = 0.5  # per step
-FORMATS = ("fp32", "tf32", "bf16", "fp16")
 _PRODUCTS = "matmul_flops_per_s/"
+_MOST_UNLINKED = 0.05  # of the time in products: beyond that too much is not counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,25 @@ class ReplayedStep:
         return max(0.0, self.without_sync_s - self.fast_host_s)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFlops:
+    """Floating-point operations of one rank's step, counted by the shapes of its products."""
+
+    model: float  # what the model needs
+    device: float  # what the GPU computes: with activations that are computed again
+    by_format: Mapping[str, float]  # of the device
+    unlinked: float  # the share of time in products of which no shapes are known
+
+    @property
+    def is_whole(self) -> bool:
+        return self.unlinked <= _MOST_UNLINKED
+
+    @property
+    def number_format(self) -> str:
+        """In which most of the operations are done."""
+        return max(self.by_format, key=lambda name: self.by_format[name])
+
+
 def fitted(replays: Sequence[ReplayedStep], step_s: float) -> ReplayedStep | None:
     """The replay with the host of a step that was timed: between the two that are nearest to it.
 
@@ -116,6 +136,7 @@ class StepRecording:
     releases: float | None = None  # cudaFree per step
     recomputed_s: float | None = None  # in kernels that compute activations again in the backward pass
     replays: tuple[ReplayedStep, ...] = ()  # with hosts of several speeds
+    flops: StepFlops | None = None
     product_flops_per_s: Mapping[str, float] | None = None  # of a bare matrix product, by number format
     busy_waits_s: float | None = None  # of the host, waiting for a GPU that is busy: no line is to blame
     syncs: tuple[SyncSite, ...] = ()
@@ -201,6 +222,7 @@ def _recording(record: RankRecord) -> StepRecording | None:
         releases=record.number("releases_per_step"),
         recomputed_s=record.number("recomputed_s"),
         replays=_replays(record),
+        flops=_flops(record),
         product_flops_per_s=_products(record),
         busy_waits_s=record.number("busy_waits_s"),
         syncs=tuple(_site(row) for row in record.tables.get(SYNCHRONIZATIONS, ())),
@@ -218,6 +240,17 @@ def _replays(record: RankRecord) -> tuple[ReplayedStep, ...]:
     rows = [{name: number_in(row, name) for name in names} for row in record.tables.get(REPLAYS, ())]
     known = [{name: value for name, value in row.items() if value is not None} for row in rows]
     return tuple(ReplayedStep(**row) for row in known if len(row) == len(names))
+
+
+def _flops(record: RankRecord) -> StepFlops | None:
+    model, device = record.number("model_flops"), record.number("device_flops")
+    linked_s, unlinked_s = record.number("linked_product_s"), record.number("unlinked_product_s")
+    counts = {name: record.number(f"device_flops/{name}") for name in FORMATS}
+    by_format = {name: count for name, count in counts.items() if count}
+    if not model or not device or not linked_s or unlinked_s is None or not by_format:
+        return None
+    unlinked = unlinked_s / (linked_s + unlinked_s)
+    return StepFlops(model=model, device=device, by_format=by_format, unlinked=unlinked)
 
 
 def _products(record: RankRecord) -> dict[str, float]:

@@ -31,13 +31,22 @@ from scalescope.analysis.training.uneven_work import UnevenWork, uneven_work
 from scalescope.diagnose.varied import varied_settings
 from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline
 from scalescope.experiment.trial import Trial
-from scalescope.results.result import Result, results_by_trial
+from scalescope.results.result import LARGEST_PARAMETERS, Result, number_in, results_by_trial
 from scalescope.results.run import Run
 
 LEAST_SHARE = 0.03  # of the ranks: smaller losses are not worth a finding
 _LARGE = 0.15  # of the ranks: worth one though the interval includes none at all, which the finding states
 _FAR = 3.0
 _ONLY_BYTES_COUNT_S = 0.05  # far beyond any latency: more bytes take longer in proportion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargeParameter:
+    """A parameter that much of the gradients belongs to."""
+
+    name: str
+    size_bytes: int
+    changed_share: float | None  # of its rows, by one step of all ranks; None is unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +66,7 @@ class Facts:
     pairs: tuple[PairRow, ...] = ()  # each two ranks by themselves
     nccl: NcclChoices | None = None  # what NCCL logged that it uses
     hosts: tuple[str, ...] = ()  # of each rank
+    largest_parameters: tuple[LargeParameter, ...] = ()
     expected: Expectable | None = None  # what the network should deliver, by its hardware
     gpu_uuids: tuple[str | None, ...] = ()  # of each rank; None is unknown
     has_other_load: bool = False  # others used what the ranks needed, in some launches of the run
@@ -273,6 +283,7 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
             curve=curves.get(network_path(row.trial)),
             gradient_bytes=_counter(own.results, row.trial, "gradient_bytes"),
             bucket_bytes=_buckets(own.results, row.trial),
+            largest_parameters=_largest_parameters(own.results),
             one_rank=by_trial.get(single_rank_baseline(at_per_rank_batch(row.trial)).trial_id),
             pairs=pairs.get(network_path(row.trial), ()),
             nccl=choices.get(network_path(row.trial)),
@@ -290,6 +301,22 @@ def facts_of(run: Run) -> tuple[Facts, ...]:
         for own in [replace(run, results=tuple(launches.get(row.trial.trial_id, ())))]
     ]
     return tuple(sorted(cases, key=lambda facts: -facts.ranks))
+
+
+def _largest_parameters(results: Iterable[Result]) -> tuple[LargeParameter, ...]:
+    """Of the first rank that stored them."""
+    for result in results:
+        rows = result.ranks[0].tables.get(LARGEST_PARAMETERS, ()) if result.ranks else ()
+        if rows:
+            return tuple(
+                LargeParameter(
+                    name=str(row.get("name") or ""),
+                    size_bytes=int(number_in(row, "bytes") or 0),
+                    changed_share=number_in(row, "changed_share"),
+                )
+                for row in rows
+            )
+    return ()
 
 
 def _uneven_work(results: Iterable[Result], configuration: Configuration) -> UnevenWork | None:

@@ -11,13 +11,13 @@ from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.commands.batches import batch_text
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.events import StepEvents
+from scalescope.analysis.recording import ReplayedStep, StepRecording, fitted, recordings_of
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.training.activity import RankActivity, activities_of
 from scalescope.analysis.training.input_cost import input_cost
 from scalescope.analysis.training.loading import LoaderFacts, loading_of
 from scalescope.analysis.training.model_facts import ModelFacts, model_facts
 from scalescope.analysis.training.pauses import PeriodicPauses, periodic_pauses
-from scalescope.analysis.training.recording import ReplayedStep, StepRecording, fitted, recordings_of
 from scalescope.analysis.training.step_waterfall import (
     BACKWARD,
     FORWARD,

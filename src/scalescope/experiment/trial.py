@@ -305,7 +305,8 @@ class Trial:
     @property
     def replicas(self) -> int:
         """How many parts of the world work on samples of their own; a pipeline is one."""
-        return int(self.strategy_card.replicas(self.world_size))
+        observed = self._whole("observed_replicas")
+        return observed if observed is not None else int(self.strategy_card.replicas(self.world_size))
 
     @property
     def accumulation_steps(self) -> int:

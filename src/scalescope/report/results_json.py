@@ -116,7 +116,11 @@ def _training(configuration: Configuration, steps: Mapping[str, StepWaterfall]) 
         **_script_fields(configuration),
         **_text_and_epochs(configuration),
         "model_flops_per_s": configuration.model_flops_per_s,
+        "number_format": configuration.number_format,
+        "peak_flops_per_s": configuration.peak_flops_per_s,
         "mfu": configuration.mfu,
+        "hfu": configuration.hfu,
+        "bare_product_share": configuration.bare_product_share,
         "step_waterfall": None if step_terms is None else step_waterfall_json(step_terms),
         "telemetry": dataclasses.asdict(configuration.telemetry),
         "scaling_measurement": not trial.oversubscribe,
@@ -133,6 +137,7 @@ def _script_fields(configuration: Configuration) -> dict[str, Any]:
     return {
         "unit": configuration.unit,
         "samples_per_step": configuration.samples_per_step,
+        "replicas": configuration.trial.replicas if configuration.knows_samples else None,
         "wrapper": configuration.wrapper,
     }
 

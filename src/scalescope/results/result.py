@@ -19,6 +19,7 @@ _STRICT = {"allow_inf_nan": False}
 WINDOW = ("window_began_monotonic_s", "window_ended_monotonic_s")
 # The parts of a step whose time the host measures.
 HOST_PARTS = ("input", "forward", "backward", "optimizer")
+LARGEST_PARAMETERS = "largest_parameters"  # a table: name, bytes, rows and the share of rows that changed
 EVENTS = "events"  # a table of what a rank noted of a script beside its steps: step, kind and time_s
 EVALUATION, CHECKPOINT, LOGGING = "evaluation", "checkpoint", "logging"
 WHOLE_PARTS = HOST_PARTS[:1]  # of a step that does the others by itself, which the host's clock cannot part

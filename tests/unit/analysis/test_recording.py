@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.training.recording import ReplayedStep, StepRecording, SyncSite, fitted, recordings
+from scalescope.analysis.recording import ReplayedStep, StepRecording, SyncSite, fitted, recordings
 from scalescope.results.result import RankRecord
 from scalescope.results.traces import step_parts
 from tests.builders.results import make_result, make_trial

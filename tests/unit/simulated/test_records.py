@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from scalescope.analysis.training.recording import recordings
+from scalescope.analysis.recording import recordings
 from scalescope.catalog.benchmarks.arrivals import MOST_STEPS
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment

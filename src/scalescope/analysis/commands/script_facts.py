@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from scalescope.experiment.observed import replicas_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.attach_job import OBSERVED, REMAINING, SUPPRESSED, WRITTEN
 from scalescope.results.result import RankRecord, Result
@@ -21,6 +22,7 @@ class ScriptFacts:
     events_per_step: int | None = None  # optimizer steps that make a step
     micro_batches: int | None = None  # forward passes of a step
     samples_from: str | None = None  # where their number comes from
+    shares_unknown: bool = False  # which ranks share a batch
     skipped_steps: int = 0  # that a GradScaler left out, in the launch with most of them
     suppressed: Mapping[str, int] = field(default_factory=dict)  # calls left out, most of any launch
     written_files: int = 0  # to the private view, in the launch with most of them
@@ -57,6 +59,7 @@ def _facts(launches: list[Result]) -> ScriptFacts:
         events_per_step=first.whole(f"{OBSERVED}events_per_step"),
         micro_batches=first.whole(f"{OBSERVED}micro_batches"),
         samples_from=_text(first, "samples_from"),
+        shares_unknown=replicas_of([record.counters for record in largest.ranks]) is None,
         skipped_steps=max(
             record.whole(f"{OBSERVED}skipped_steps") or 0 for launch in launches for record in launch.ranks
         ),

@@ -16,9 +16,9 @@ from typing import Literal
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.events import StepEvents
+from scalescope.analysis.recording import StepRecording
 from scalescope.analysis.statistics import Estimate, difference_of_means, moved
 from scalescope.analysis.training.activity import RankActivity
-from scalescope.analysis.training.recording import StepRecording
 from scalescope.experiment.trial import Trial
 from scalescope.results.traces import step_parts
 
@@ -123,7 +123,7 @@ def step_waterfall(
     terms += [
         StepTerm(name=event.name, time_s=Estimate(event.cost_s), source="long steps") for event in found
     ]
-    ideal_s = None if configuration.mfu is None else configuration.mfu * step_s
+    ideal_s = None if configuration.bare_product_share is None else configuration.bare_product_share * step_s
     return StepWaterfall(
         trial=configuration.trial,
         step_s=step_s,

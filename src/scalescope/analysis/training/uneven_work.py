@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scalescope.analysis.arrivals import RecordedLaunch
+from scalescope.analysis.recording import StepRecording
 from scalescope.analysis.training.activity import RankActivity
-from scalescope.analysis.training.recording import StepRecording
 from scalescope.results.traces.step_parts import BACKWARD, COMMUNICATION, FORWARD
 
 _UNEVEN = 0.03  # of the most work that a rank has in a step

@@ -73,7 +73,7 @@ class Command(WorkloadTraits):
     samples_per_step: int | None = setting(
         None,
         "Samples that one rank of the command works on in a step, where the input of its model does not "
-        "show it.",
+        "show it. Where ranks share a batch: its samples divided by their number.",
         low=1,
         high=10**9,
         none_word="auto",
@@ -212,7 +212,7 @@ class Command(WorkloadTraits):
     # What launches showed, filled in when a run is read (experiment/observed.py); none changes a trial's id.
     observed_batch_size: int | None = setting(
         None,
-        "Samples per rank and step that were observed.",
+        "Samples per replica and step that were observed.",
         low=1,
         high=2**31,
         internal=True,
@@ -237,6 +237,14 @@ class Command(WorkloadTraits):
     )
     observed_loader: bool | None = setting(
         None, "Whether batches come from a DataLoader.", internal=True, identity=False
+    )
+    observed_replicas: int | None = setting(
+        None,
+        "Parts of the ranks that work on samples of their own, where ranks share a batch.",
+        low=1,
+        high=2**31,
+        internal=True,
+        identity=False,
     )
 
     @staticmethod

@@ -24,6 +24,11 @@ from scalescope.results.run_commands import CHECK
 
 _ONE_CORE = " Each rank has one core for compute and for gloo's thread, which adds to it."
 _SMALLEST = "smallest all-reduce measured"
+_OF_BYTES = (Cause.NETWORK, Cause.BANDWIDTH, Cause.LAST_BUCKET, Cause.LITTLE_WORK)
+_MOST_NAMES = 3
+_MUCH = 0.3  # of all bytes: less is not worth another kind of gradient
+_FEW_ROWS = 0.2  # of a table
+_SPARSE = "nn.Embedding(sparse=True), an optimizer that takes sparse gradients, and gloo, which sends them,"
 
 
 class _Text(NamedTuple):
@@ -39,7 +44,7 @@ def rule(facts: Facts) -> tuple[Finding | Abstention, ...]:
     lost, causes = facts.communication_lost, causes_of(facts)
     if not lost:
         return ()
-    texts = [_TEXTS[cause](facts) for cause in causes]
+    texts = [_with_names(facts, cause, _TEXTS[cause](facts)) for cause in causes]
     findings = (
         Finding(
             rule=cause.value,
@@ -58,6 +63,32 @@ def rule(facts: Facts) -> tuple[Finding | Abstention, ...]:
     )
     undecided = _undecided(facts)
     return (*findings, undecided) if undecided else tuple(findings)
+
+
+def _with_names(facts: Facts, cause: Cause, text: _Text) -> _Text:
+    """With the parameters that most of the bytes belong to, where bytes are what takes time."""
+    total = facts.gradient_bytes
+    known = [parameter for parameter in facts.largest_parameters[:_MOST_NAMES] if parameter.name]
+    if cause not in _OF_BYTES or not total or not known:
+        return text
+    names = ", ".join(f"{p.name} ({percent(p.size_bytes / total)})" for p in known)
+    first, share = known[0], known[0].size_bytes / total
+    claim = f"{text.claim} The largest parameters by bytes: {names}."
+    evidence = Evidence(name=f"share of {first.name}", value=share, source="the model's parameters")
+    if first.changed_share is None or first.changed_share > _FEW_ROWS or share < _MUCH:
+        return text._replace(claim=claim, evidence=(*text.evidence, evidence))
+    rows = percent(first.changed_share) if first.changed_share >= 0.005 else "less than 1 %"
+    return text._replace(
+        claim=f"{claim} A step changes {rows} of the rows of {first.name} and sends all of them.",
+        evidence=(
+            *text.evidence,
+            evidence,
+            Evidence(
+                name="rows that a step changes", value=first.changed_share, source="one step's gradient"
+            ),
+        ),
+        advice=(Advice(label=f"exchange only rows that changed: {_SPARSE} for {first.name}"), *text.advice),
+    )
 
 
 def _undecided(facts: Facts) -> Abstention | None:

@@ -1,6 +1,6 @@
 """Host synchronization: lines of code that wait for the GPU, which then has nothing to do."""
 
-from scalescope.analysis.training.recording import SyncSite
+from scalescope.analysis.recording import SyncSite
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import HOST_TERMS, StepFacts
 from scalescope.quantities import in_ms, milliseconds

@@ -7,7 +7,7 @@ one operand of each but keeps what one hands to the next: of the traffic of each
 thirds are saved.
 """
 
-from scalescope.analysis.training.recording import StepRecording
+from scalescope.analysis.recording import StepRecording
 from scalescope.analysis.training.step_waterfall import IDLE_HOST, IDLE_SYNC
 from scalescope.diagnose.advice import advise
 from scalescope.diagnose.finding import Abstention, Evidence, Finding

@@ -16,6 +16,10 @@ _UNKNOWN = (
     "Samples: the samples per step are not known, so that world sizes cannot be compared; add "
     "--samples-per-step with the samples that one rank works on in a step."
 )
+_UNKNOWN_REPLICAS = (
+    "Samples: which ranks share a batch is not known, so neither are the samples per step; add "
+    "--samples-per-step with the samples of a step divided by the number of ranks."
+)
 _SCALING = {"weak": "the same on every rank", "strong": "the same over all ranks together"}
 
 
@@ -64,7 +68,7 @@ def _sample_lines(facts: ScriptFacts, measured: Sequence[Configuration]) -> list
     normal = [member for member in measured if not member.trial.is_ablation]
     reasons = [reason for reason in not_compared(normal) if reason.reason != OTHER_LOAD]
     if not normal or any(reason.reason == UNKNOWN_SAMPLES for reason in reasons):
-        return [_UNKNOWN] if normal else []
+        return [_UNKNOWN_REPLICAS if facts.shares_unknown else _UNKNOWN] if normal else []
     if reasons:
         return [_other_samples(reasons[0])]
     source = f" ({facts.samples_from})" if facts.samples_from else ""
@@ -75,12 +79,20 @@ def _sample_lines(facts: ScriptFacts, measured: Sequence[Configuration]) -> list
     several = len({member.trial.world_size for member in normal}) > 1
     mode = largest.trial.mode
     scaling = f"; {_SCALING[mode]} at all world sizes: {mode} scaling" if several else ""
-    return [f"Samples: {_per_rank(largest)} per rank and step{source}{scaling}."]
+    return [f"Samples: {_per_rank(largest)} per {_share(largest)} and step{source}{scaling}."]
+
+
+def _share(configuration: Configuration) -> str:
+    """`rank`, or where ranks share a batch `replica (2 ranks, 1 replica)`."""
+    trial = configuration.trial
+    if trial.replicas == trial.world_size:
+        return "rank"
+    return f"replica ({counted(trial.world_size, 'rank')}, {counted(trial.replicas, 'replica')})"
 
 
 def _per_rank(configuration: Configuration) -> str:
     samples = configuration.samples_per_step or 0.0
-    return f"{samples / configuration.trial.world_size:,.0f} {configuration.unit}"
+    return f"{samples / configuration.trial.replicas:,.0f} {configuration.unit}"
 
 
 def _other_samples(reason: NotCompared) -> str:

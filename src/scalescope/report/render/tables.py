@@ -166,6 +166,8 @@ def _record(configuration: Configuration, row: ScalingRow | None) -> dict[str, A
         "epoch_time_s": epochs[-1].time_s if epochs else None,
         "validation_accuracy": epochs[-1].validation_accuracy if epochs else None,
         "mfu": configuration.mfu,
+        "hfu": configuration.hfu,
+        "bare_product_share": configuration.bare_product_share,
         **{f"setting_{name}": value for name, value in sorted(configuration.trial.identity.items())},
     }
 

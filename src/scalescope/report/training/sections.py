@@ -26,7 +26,7 @@ from scalescope.report.numbers import (
 )
 from scalescope.report.section import Section, ShownCommand, Table
 from scalescope.report.threads import threads_text
-from scalescope.report.training.step_waterfall import step_sections
+from scalescope.report.training.step_waterfall import step_sections, why_not_counted
 from scalescope.report.trials import side_by_side
 from scalescope.report.varied import changed_settings, shown_value
 from scalescope.results.run import Run
@@ -103,7 +103,7 @@ def summary_section(configuration: Configuration, plain_s: float | None = None) 
     total = configuration.measured_steps + warmup
     facts = [
         *([("Command", configuration.trial.command)] if configuration.trial.is_command else []),
-        ("World size", f"{configuration.trial.world_size}"),
+        ("World size", _world_size(configuration.trial)),
         *[("CPU threads", text) for text in (threads_text((configuration,)),) if text],
         ("Device", configuration.device),
         ("Config", _changes(configuration)),
@@ -112,6 +112,7 @@ def summary_section(configuration: Configuration, plain_s: float | None = None) 
         ("Avg step time", in_ms(configuration.step_time_s.value, 2)),
         *([] if plain_s is None else [("Plain step time", f"{in_ms(plain_s, 2)} (without events)")]),
         ("Throughput", _throughput(configuration)),
+        *_utilization(configuration),
         *_measured_samples(configuration),
         ("95 % interval", _interval(configuration)),
         *(("Warning", doubt) for doubt in warnings_of(configuration)),
@@ -121,6 +122,12 @@ def summary_section(configuration: Configuration, plain_s: float | None = None) 
         lines=tuple(_labelled(label, text) for label, text in facts),
         details=tuple(_labelled(label, text) for label, text in _detailed_facts(configuration)),
     )
+
+
+def _world_size(trial: Trial) -> str:
+    """`2`, or where ranks share a batch `2 (1 replica)`."""
+    shared = trial.replicas < trial.world_size
+    return f"{trial.world_size} ({counted(trial.replicas, 'replica')})" if shared else f"{trial.world_size}"
 
 
 def _measured_samples(configuration: Configuration) -> list[tuple[str, str]]:
@@ -185,8 +192,24 @@ def _throughput(configuration: Configuration) -> str:
     if not configuration.knows_samples:
         return f"{significant(configuration.speed.value)} steps/s (samples per step are not known)"
     speed = f"{configuration.speed.value:,.0f} {configuration.unit}/s"
-    tokens = configuration.tokens_per_s
-    return speed if tokens is None or configuration.unit == TOKENS else f"{speed}, {tokens:,.0f} tokens/s"
+    tokens, ranks = configuration.tokens_per_s, configuration.trial.world_size
+    if tokens is not None and configuration.unit != TOKENS:
+        speed = f"{speed}, {tokens:,.0f} tokens/s"
+    if tokens is None or ranks == 1:
+        return speed
+    of_each = "rank" if configuration.trial.split_gpu or not configuration.trial.on_gpu else "GPU"
+    return f"{speed} ({tokens / ranks:,.0f} per {of_each})"
+
+
+def _utilization(configuration: Configuration) -> list[tuple[str, str]]:
+    """What the GPU's data sheet promises against what is reached; nothing where that is unknown."""
+    mfu, hfu, peak = configuration.mfu, configuration.hfu, configuration.peak_flops_per_s
+    if mfu is None or peak is None:
+        return []
+    again = "" if hfu is None or percent(hfu) == percent(mfu) else f", HFU {percent(hfu)}"
+    return [
+        ("MFU", f"{percent(mfu)} of {flop_rate(peak)} (data sheet, {configuration.number_format}){again}")
+    ]
 
 
 def epoch_section(configuration: Configuration) -> Section | None:
@@ -236,14 +259,14 @@ def _interval(configuration: Configuration) -> str:
 
 
 def compute_reading(configuration: Configuration) -> str:
-    """The compute rate of one rank, compared with a plain matrix multiplication on the same device."""
-    rate, ceiling, mfu = configuration.model_flops_per_s, configuration.matmul_flops_per_s, configuration.mfu
+    """The compute rate of one rank, compared with a bare matrix product on the same device."""
+    rate, share = configuration.model_flops_per_s, configuration.bare_product_share
     if rate is None:
-        return "unknown: the operations of this workload could not be counted"
+        return f"unknown: {why_not_counted(configuration)}"
     shown = f"{flop_rate(rate)} per rank"
-    if ceiling is None or mfu is None:
+    if share is None:
         return shown
-    return f"{shown}, {percent(mfu)} of a plain matrix multiplication ({flop_rate(ceiling)})"
+    return f"{shown}, {percent(share)} of a bare matrix product ({flop_rate(rate / share)})"
 
 
 def gpu_reading(telemetry: TelemetrySummary) -> str | None:

@@ -133,10 +133,10 @@ def ideal_line(waterfall: StepWaterfall, configuration: Configuration | None = N
     """The ideal beside the step, or why it is unknown."""
     if waterfall.ideal_s is None:
         return f"Ideal: unknown, because {_why_no_ideal(waterfall, configuration)}."
-    precision = waterfall.trial.precision
+    known = None if configuration is None else configuration.number_format
     return (
         f"Ideal: {in_ms(waterfall.ideal_s)} (the model's operations at the speed of a bare matrix product in "
-        f"{precision}), {_share(waterfall.ideal_s / waterfall.step_s)} of the step."
+        f"{known or waterfall.trial.precision}), {_share(waterfall.ideal_s / waterfall.step_s)} of the step."
     )
 
 
@@ -146,10 +146,23 @@ def _share(share: float) -> str:
 
 def _why_no_ideal(waterfall: StepWaterfall, configuration: Configuration | None) -> str:
     if configuration is not None and configuration.model_flops_per_s is None:
-        return "the operations of this workload could not be counted"
+        return why_not_counted(configuration)
     if waterfall.trial.is_command:
-        return "the number format of the script's products is not known"
+        return "the speed of a bare matrix product was not measured"
     return f"the speed of a matrix product in {waterfall.trial.precision} was not measured"
+
+
+def why_not_counted(configuration: Configuration) -> str:
+    """Why the operations of a step are unknown."""
+    recording = configuration.recording
+    flops = None if recording is None else recording.flops
+    if flops is not None and not flops.is_whole:
+        return (
+            f"{percent(flops.unlinked)} of the time in products is in kernels whose shapes are not recorded"
+        )
+    if configuration.trial.is_command and recording is None:
+        return "operations are counted in recorded steps on a GPU, and there are none"
+    return "the operations of this workload could not be counted"
 
 
 def _cells(term: StepTerm, waterfall: StepWaterfall) -> dict[str, str]:

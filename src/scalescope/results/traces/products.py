@@ -1,16 +1,25 @@
 """Products: the operations of matrix products, convolutions and attention, from the shapes in a trace.
 
-Every product is counted where torch dispatches it last with its shapes: inside of a compiled model these are
-the same operations. Two counts: what the device computes, and what the model needs, without activations that
-are computed again and with attention's backward pass as two of its forward passes.
+Every product is counted where torch dispatches it with its shapes: inside of a compiled model these are the
+same operations. Two counts: what the device computes, and what the model needs. They differ in activations
+that are computed again, and in attention, whose backward pass needs two of its forward passes and computes
+two and a half.
 """
 
 import ast
+import bisect
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-_SCORES_AGAIN = 2.5  # backward passes of attention compute the scores again
+from scalescope.results.traces.kernel_names import is_product, uses_matrix_units
+
+FORMATS = ("fp32", "tf32", "bf16", "fp16", "fp8")
+_SCORES_AGAIN = 2.5  # times the forward pass of attention: its backward pass computes the scores again
+_BACKWARD = 2.0  # times the forward pass: what more a compiled backward pass has is computed again
+_NAMES = {"float": "fp32", "c10::bfloat16": "bf16", "c10::half": "fp16"}
 Shape = Sequence[int]
 
 
@@ -19,6 +28,95 @@ class Flops(NamedTuple):
 
     device: float
     model: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """A product that the host called for, by shapes."""
+
+    thread: object
+    start_s: float
+    end_s: float
+    flops: Flops
+    number_format: str | None  # of its first factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """A kernel, and from where the host launched it."""
+
+    name: str
+    time_s: float
+    thread: object
+    launched_s: float
+
+
+def product_of(event: dict[str, Any], start_s: float, end_s: float) -> Product | None:
+    """The product that an operation of torch is; None for what is none, or has no shapes."""
+    arguments = event.get("args") or {}
+    flops = flops_of(str(event.get("name", "")), arguments)
+    if flops is None:
+        return None
+    kinds = [str(kind).lower() for kind in arguments.get("Input type") or ()]
+    names = (_NAMES.get(kind, "fp8" if "float8" in kind else None) for kind in kinds)
+    return Product(
+        thread=event.get("tid"),
+        start_s=start_s,
+        end_s=end_s,
+        flops=flops,
+        number_format=next((name for name in names if name is not None), None),
+    )
+
+
+class CountedProducts:
+    """The products of some steps, each counted once, and the kernels that they launched."""
+
+    def __init__(self, products: Iterable[Product], kernels: Iterable[Launched]) -> None:
+        self._of_thread: dict[object, list[Product]] = defaultdict(list)
+        for product in sorted(products, key=lambda product: (product.start_s, -product.end_s)):
+            before = self._of_thread[product.thread]
+            if not before or product.start_s >= before[-1].end_s:  # not a part of another product
+                before.append(product)
+        self._begins = {
+            thread: [product.start_s for product in members] for thread, members in self._of_thread.items()
+        }
+        self.linked_s = self.unlinked_s = 0.0
+        self._short_s: dict[int, float] = defaultdict(float)  # on matrix units, less time outside of them
+        for kernel in kernels:
+            if not is_product(kernel.name):
+                continue
+            launcher = self._around(kernel)
+            if launcher is None:
+                self.unlinked_s += kernel.time_s
+            else:
+                self.linked_s += kernel.time_s
+                self._short_s[id(launcher)] += kernel.time_s * (1 if uses_matrix_units(kernel.name) else -1)
+
+    def __iter__(self) -> Iterator[Product]:
+        return (product for members in self._of_thread.values() for product in members)
+
+    def _around(self, kernel: Launched) -> Product | None:
+        members = self._of_thread.get(kernel.thread, [])
+        index = bisect.bisect_right(self._begins.get(kernel.thread, []), kernel.launched_s) - 1
+        return members[index] if index >= 0 and kernel.launched_s <= members[index].end_s else None
+
+    def format_of(self, product: Product) -> str | None:
+        """What it computes in: fp32 on matrix units is tf32."""
+        if product.number_format == "fp32" and self._short_s[id(product)] > 0.0:
+            return "tf32"
+        return product.number_format
+
+    def by_format(self) -> dict[str, float]:
+        """The device's operations in each number format."""
+        counts: dict[str, float] = defaultdict(float)
+        for product in self:
+            counts[self.format_of(product) or "other"] += product.flops.device
+        return dict(counts)
+
+
+def model_flops(forward: float, backward: float, *, is_compiled: bool) -> float:
+    """What the model needs: where a compiled backward pass computes activations again, no operation tells."""
+    return forward + (min(backward, _BACKWARD * forward) if is_compiled else backward)
 
 
 def flops_of(name: str, arguments: dict[str, Any]) -> Flops | None:
@@ -37,7 +135,7 @@ def _same(count: float) -> Flops:
     return Flops(count, count)
 
 
-def _product(first: int) -> Any:
+def _product(first: int) -> Callable[[Sequence[Shape], Sequence[str]], Flops]:
     def counted(shapes: Sequence[Shape], _: Sequence[str]) -> Flops:
         left, right = shapes[first], shapes[first + 1]
         return _same(2.0 * math.prod(left) * right[-1])
@@ -90,7 +188,7 @@ _ATTENTIONS = (
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_flash_attention_for_cpu",
 )
-_KINDS: dict[str, Any] = {
+_KINDS: dict[str, Callable[[Sequence[Shape], Sequence[str]], Flops]] = {
     "mm": _product(0),
     "bmm": _product(0),
     "_scaled_mm": _product(0),

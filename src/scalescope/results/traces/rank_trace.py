@@ -26,6 +26,7 @@ from scalescope.results.traces.events import (
     is_transfer,
 )
 from scalescope.results.traces.intervals import Interval, common, hull, merged, total, within, without
+from scalescope.results.traces.products import product_of
 
 HOST = "host"
 DATA = "data"
@@ -141,6 +142,8 @@ class TraceTimeline:
         annotations = [_event(event) for event in by_category["user_annotation"]]
         operations = [_event(event) for event in by_category["cpu_op"]]
         self.operations = operations
+        known = (product_of(event, *_interval(event)) for event in by_category["cpu_op"])
+        self.products = [product for product in known if product is not None]
         self.on_gpu = on_gpu
         self.ranges = sorted(
             (annotation for annotation in annotations if annotation.name.startswith(PREFIX)),
@@ -312,8 +315,12 @@ def _starts_of_launches(calls: Iterable[dict[str, Any]]) -> dict[int, float]:
     return starts
 
 
+def _interval(raw: dict[str, Any]) -> Interval:
+    return float(raw["ts"]) * _US, (float(raw["ts"]) + float(raw["dur"])) * _US
+
+
 def _event(raw: dict[str, Any], starts: dict[int, float] | None = None) -> TraceEvent:
-    start_s, end_s = float(raw["ts"]) * _US, (float(raw["ts"]) + float(raw["dur"])) * _US
+    start_s, end_s = _interval(raw)
     arguments = raw.get("args") or {}
     name = str(raw.get("name", ""))
     correlation = arguments.get("correlation", -1)

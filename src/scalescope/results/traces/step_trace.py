@@ -19,6 +19,7 @@ from scalescope.results.traces.kernel_names import (
     is_product,
     uses_matrix_units,
 )
+from scalescope.results.traces.products import CountedProducts, Launched, model_flops
 from scalescope.results.traces.rank_trace import TraceEvent, TraceTimeline, covers
 from scalescope.results.traces.recomputation import recomputations
 from scalescope.results.traces.replay import CallKind, CallPart, HostCall, LaunchDelays
@@ -31,6 +32,7 @@ _COMPUTE_PARTS = (
 _LATENCY_S = 20e-6  # at most, from a launch to the start of its kernel on an idle GPU
 _BLOCKED = 3.0  # times the usual call: beyond that a launch waits for room in the queue
 _COMPUTE, _COMMUNICATION = "compute", "communication"
+_COMPILED = ("CompiledFunctionBackward", "Torch-Compiled Region")
 _NEAREST = 200  # operations that are looked through for the one around a call
 
 
@@ -189,7 +191,44 @@ class _StepReader:
         }
         if kernels:
             facts["kernel_median_s"] = statistics.median(event.end_s - event.start_s for event in kernels)
-        return facts
+        return facts | self._flops()
+
+    def _flops(self) -> dict[str, float]:
+        """Floating-point operations of the products per step; nothing where the trace has no shapes."""
+        ends = [event.end_s for event in self._timeline.ranges if event.name == CLEAR]
+        low, high, steps = ends[0], ends[-1], len(ends) - 1
+        products = [product for product in self._timeline.products if low <= product.start_s < high]
+        if not products or steps < 1:
+            return {}
+        threads = {call.start_s: call.thread for call in self._timeline.calls}
+        counted = CountedProducts(
+            products,
+            (
+                Launched(
+                    name=event.name,
+                    time_s=event.end_s - event.start_s,
+                    thread=threads.get(event.started_s),
+                    launched_s=event.started_s,
+                )
+                for event in self._timeline.compute
+                if low <= event.started_s < high
+            ),
+        )
+        needed: dict[str, float] = defaultdict(float)
+        for product in counted:
+            if not covers(self._recomputing, product.start_s):
+                needed[self._phase(product.start_s)] += product.flops.model
+        needed.pop(step_parts.OPTIMIZER, None)  # is not the model
+        backward = needed.pop(step_parts.BACKWARD, 0.0)
+        by_format = counted.by_format()
+        is_compiled = any(operation.name.startswith(_COMPILED) for operation in self._operations)
+        return {
+            "model_flops": model_flops(sum(needed.values()), backward, is_compiled=is_compiled) / steps,
+            "device_flops": sum(by_format.values()) / steps,
+            "unlinked_product_s": counted.unlinked_s / steps,
+            "linked_product_s": counted.linked_s / steps,
+            **{f"device_flops/{name}": count / steps for name, count in by_format.items()},
+        }
 
     def _busy_waits_s(self, calls: Sequence[TraceEvent]) -> float:
         """How long the host waited, outside input, while the GPU was busy."""

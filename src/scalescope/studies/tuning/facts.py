@@ -99,6 +99,6 @@ def _communication_share(measured: dict[str, Configuration], trial: Trial, basel
 
 def _products_share(configuration: Configuration) -> float | None:
     """Matrix products as a share of the device's work, from the speed against a bare product."""
-    if configuration.mfu is None:
+    if configuration.bare_product_share is None:
         return None
-    return min(_MOST_PRODUCTS, max(_LEAST_PRODUCTS, configuration.mfu / _BARE_SHARE))
+    return min(_MOST_PRODUCTS, max(_LEAST_PRODUCTS, configuration.bare_product_share / _BARE_SHARE))

@@ -32,6 +32,8 @@ class ModelInputs:
         self._roots: dict[int, nn.Module] = {}
         self._watched: set[int] = set()
         self.forward_s = 0.0
+        self._is_looking = True
+        self.received: Tensor | None = None  # by the last call, while modules are looked for
 
     def watch(self, parameters: Iterable[Tensor]) -> None:
         """Look which modules that hold these parameters are called."""
@@ -43,6 +45,8 @@ class ModelInputs:
     def settle(self) -> None:
         """Keep to the modules that were called by the script itself."""
         self.remove()
+        self.received = None
+        self._is_looking = False
         for module in self._roots.values():
             self.attach(module)
 
@@ -93,6 +97,12 @@ class ModelInputs:
             return sum(shape.numel() * count for shape, count in texts), "tokens", name
         return samples[identity], "samples", name
 
+    def count(self, module: nn.Module, tensor: Tensor | None) -> None:
+        """A call of a module with this input."""
+        self.shapes_of(module)[_shape(tensor)] += 1
+        if self._is_looking:
+            self.received = tensor
+
     def shapes_of(self, module: nn.Module) -> Counter[tuple[torch.Size | None, bool]]:
         """How often this module got which shapes, and whether these were integers in two dimensions."""
         self._roots[id(module)] = module
@@ -114,7 +124,7 @@ class ModelInputs:
         self._began = clocks.perf_counter()
         if torch.is_grad_enabled():
             with self.guard:
-                self.shapes_of(module)[_shape(_first_tensor(args, kwargs))] += 1
+                self.count(module, _first_tensor(args, kwargs))
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
         self._depth = max(0, self._depth - 1)
@@ -150,7 +160,7 @@ class _CountedCall:
         def count(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             with inputs.guard:
                 tensor = args[0] if args and type(args[0]) is Tensor else _first_tensor(args, kwargs)
-                inputs.shapes_of(module)[_shape(tensor)] += 1
+                inputs.count(module, tensor)
 
         vars(module)["_compiled_call_impl"] = call
 

@@ -19,7 +19,7 @@ from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.private_view import changed_files
 from scalescope.results.ranks.attach_job import OBSERVED, REMAINING, SUPPRESSED, WRITTEN, AttachJob
-from scalescope.results.result import EVENTS
+from scalescope.results.result import EVENTS, LARGEST_PARAMETERS
 from scalescope.results.traces.events import OPTIMIZER
 from scalescope.worker.attach.events import ScriptEvents
 from scalescope.worker.attach.hook_guard import HookGuard
@@ -34,9 +34,11 @@ from scalescope.worker.attach.periods import MOST_EVENTS, StepEnds
 from scalescope.worker.attach.process_file import ProcessFile
 from scalescope.worker.attach.recording.phases import StepPhases
 from scalescope.worker.attach.recording.script_profile import ScriptProfile
+from scalescope.worker.attach.replicas import SendsToRanks, averaging_ranks, cut_ranks, input_hash
 from scalescope.worker.attach.trackers import Trackers
 from scalescope.worker.attach.wrappers import Wrappers, kind_of
 from scalescope.worker.rank_profile.stored_profile import StoredProfile
+from scalescope.worker.training.largest_parameters import largest_parameters
 from scalescope.worker.training.ranges import ranges_on
 
 _APERIODIC = (
@@ -64,6 +66,9 @@ class Session:
         )
         self._wrappers = Wrappers(settings, self._guard, silent=has_ablation(trial, NO_COMM))
         self._levers = ScriptLevers(settings)
+        self._sends = SendsToRanks()
+        self._sharing: dict[str, Any] = {}  # who shares this rank's batch
+        self._parameters: list[dict[str, Any]] = []  # what most bytes of gradients belong to
         self._trackers = Trackers() if trial.has_private_view else None
         self._events = ScriptEvents(self._guard)
         self._ends = StepEnds()
@@ -83,6 +88,7 @@ class Session:
         self._optimizers.install()
         self._loaders.install()
         self._wrappers.install()
+        self._sends.install()
         self._levers.install()
         if self._trackers is not None:
             self._trackers.install()
@@ -103,6 +109,7 @@ class Session:
             self._inputs,
             self._loaders,
             self._wrappers,
+            self._sends,
             self._levers,
             self._backward,
             self._events,
@@ -177,6 +184,7 @@ class Session:
             return
         self._end_profile()
         self._profile = None
+        self._look_at_ranks(modules)
         self._inputs.remove()
         self._levers.apply(self._inputs.modules)
         self._inputs.settle()
@@ -187,6 +195,18 @@ class Session:
             raise BadInput("the script uses no DataLoader, so its input cannot be preloaded")
         if has_ablation(self._trial, NO_COMM) and kind_of(modules) not in ("ddp", "fsdp2"):
             raise BadInput("the script's communication cannot be removed: it uses neither DDP nor FSDP2")
+
+    def _look_at_ranks(self, modules: list[torch.nn.Module]) -> None:
+        """Who shares this rank's batch, and what it sends."""
+        if not self._sharing:
+            self._sharing = {
+                "averaging_ranks": averaging_ranks(modules),
+                "cut_ranks": cut_ranks(self._trained()),
+                "input_hash": input_hash(self._inputs.received),
+                "sends": self._sends.count,
+            }
+            self._parameters = largest_parameters(modules, self._trained())
+        self._sends.remove()
 
     def end_warmup_step(self) -> None:
         if self._profile is None:
@@ -291,6 +311,7 @@ class Session:
             "step_from": self._step_source(),
             "skipped_steps": skipped,
             "kept_hooks": self._wrappers.kept_hooks,
+            **self._sharing,
         }
         convolutions = (torch.nn.Conv2d, torch.nn.Conv3d, torch.nn.ConvTranspose2d)
         return {
@@ -331,9 +352,10 @@ class Session:
         return {f"{WRITTEN}files": len(sizes), f"{WRITTEN}bytes": sum(sizes)}
 
     def _tables(self, steps: int) -> dict[str, Any]:
-        if not has_ablation(self._trial, NO_COMM):
-            return {}
-        return {REMAINING: self._wrappers.remaining(steps)}
+        tables = {LARGEST_PARAMETERS: self._parameters}
+        if has_ablation(self._trial, NO_COMM):
+            tables[REMAINING] = self._wrappers.remaining(steps)
+        return tables
 
     def _modules(self) -> list[torch.nn.Module]:
         return [*self._wrappers.replicas, *self._inputs.modules]

@@ -1,11 +1,13 @@
 """The script's DDP and FSDP: which there is, other arguments for DDP, and ranks that send nothing."""
 
+import importlib
 import inspect
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -30,6 +32,17 @@ _COLLECTIVES = (
     "barrier",
     "all_gather_object",
     "broadcast_object_list",
+)
+_FUNCTIONAL = (  # what tensor parallelism calls
+    "all_reduce",
+    "all_gather_tensor",
+    "all_gather_tensor_autograd",
+    "reduce_scatter_tensor",
+    "reduce_scatter_tensor_autograd",
+    "all_to_all_single",
+    "all_to_all_single_autograd",
+    "broadcast",
+    "permute_tensor",
 )
 
 
@@ -69,7 +82,11 @@ class Wrappers(Hooks):
         DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
         self._undo.append(lambda: setattr(DistributedDataParallel, "__init__", original))
         if self._silent:
-            self._undo += [self._counted(name) for name in _COLLECTIVES if hasattr(dist, name)]
+            self._undo += [self._counted(dist, name) for name in _COLLECTIVES if hasattr(dist, name)]
+            self._undo += [self._counted(dist.ProcessGroup, name) for name in ("send", "recv")]
+            functional = importlib.import_module("torch.distributed._functional_collectives")
+            names = [name for name in _FUNCTIONAL if hasattr(functional, name)]
+            self._undo += [self._counted(functional, name) for name in names]
 
     def check(self) -> None:
         """Refuse arguments that no DDP took."""
@@ -147,15 +164,18 @@ class Wrappers(Hooks):
         replica.register_comm_hook = absorb  # type: ignore[method-assign]
         replica._register_builtin_comm_hook = absorb  # type: ignore[method-assign]
 
-    def _counted(self, name: str) -> Callable[[], None]:
-        original = getattr(dist, name)
+    def _counted(self, owner: Any, name: str) -> Callable[[], None]:
+        original = getattr(owner, name)
+        is_compiled = torch.compiler.is_dynamo_compiling
 
         def counted(*args: Any, **kwargs: Any) -> Any:
-            self._calls[name] += 1
+            if not is_compiled():  # a count would break the graph
+                self._calls[name] += 1
             return original(*args, **kwargs)
 
-        setattr(dist, name, counted)
-        return lambda: setattr(dist, name, original)
+        stored = inspect.getattr_static(owner, name)  # a method of a class written in C++ must stay one
+        setattr(owner, name, counted)
+        return lambda: setattr(owner, name, stored)
 
 
 def kind_of(modules: Iterable[nn.Module]) -> str:

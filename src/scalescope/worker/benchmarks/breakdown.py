@@ -39,7 +39,7 @@ def measure(
         position.plan(position.begun + plain + recorded + 2 * WATCHED_STEPS)
         position.enter(RankStage.STEADY, slowest_warmup_s=LONGEST_PAUSE_S)
         plain_step_s = _plain_step_s(run, plain)
-        recorder = torch_profiler(device, record_shapes=False)
+        recorder = torch_profiler(device, record_shapes=True)
         measurements.samples["recorded_step_time_s"] = recorded_steps(run, recorded, device, recorder)
         group.barrier()  # reading the trace of one rank must not be recorded as waiting by another
         trace = read_steps(recorded_events(recorder))

@@ -15,7 +15,7 @@ from scalescope.errors import BadInput
 from scalescope.experiment.ablations import NO_COMM, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.heartbeat import RankStage
-from scalescope.results.result import WINDOW
+from scalescope.results.result import LARGEST_PARAMETERS, WINDOW
 from scalescope.worker.ablations.model_collectives import (
     count_model_collectives,
     refuse_model_collectives,
@@ -34,6 +34,7 @@ from scalescope.worker.training.checksum import parameter_checksum
 from scalescope.worker.training.evaluation import Evaluation
 from scalescope.worker.training.failures import explained
 from scalescope.worker.training.feeding import Feed, PeekableBatches
+from scalescope.worker.training.largest_parameters import largest_parameters
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.stand_in import stand_in_for
 from scalescope.worker.training.step import Step, StepWindow, Workload, run_steps
@@ -103,6 +104,9 @@ def prepared(
     options = trial.options(Train)
     workload = build_workload(trial, group, device)
     measurements.counters |= {**workload.counters, **_count_parameters(workload.model)}
+    measurements.tables[LARGEST_PARAMETERS] = largest_parameters(
+        [workload.model], workload.model.parameters()
+    )
     if has_ablation(trial, NO_COMM) and not options.stand_in:
         refuse_model_collectives(workload.model)
     feed = build_feed(trial, workload, group, device)

@@ -37,7 +37,7 @@ def placement_counters(device: torch.device) -> dict[str, str | int]:
         counters["affinity"] = core_list(os.sched_getaffinity(0))
     if device.type == "cuda":
         uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-        counters |= {} if uuid is None else {"gpu_uuid": str(uuid)}
+        counters |= {"gpu": device_name(device)} | ({} if uuid is None else {"gpu_uuid": str(uuid)})
     return counters
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.events import Event, StepEvents
+from scalescope.analysis.recording import StepRecording
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.training import step_waterfall as waterfalls
 from scalescope.analysis.training.activity import LongStep, RankActivity, activity_of
-from scalescope.analysis.training.recording import StepRecording
 from scalescope.analysis.training.step_waterfall import StepWaterfall, step_waterfall
 from scalescope.experiment.ablations import without_optimizer
 from scalescope.results.result import HOST_PARTS

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from scalescope.analysis.arrivals import RecordedLaunch
+from scalescope.analysis.recording import StepRecording
 from scalescope.analysis.training.activity import RankActivity, RankWork
-from scalescope.analysis.training.recording import StepRecording
 from scalescope.analysis.training.uneven_work import uneven_work
 from scalescope.results.traces.step_parts import BACKWARD, COMMUNICATION, FORWARD
 

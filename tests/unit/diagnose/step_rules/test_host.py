@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from scalescope.analysis.recording import ReplayedStep, StepRecording, SyncSite
 from scalescope.analysis.telemetry import TelemetrySummary
-from scalescope.analysis.training.recording import ReplayedStep, StepRecording, SyncSite
 from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.step_facts import StepFacts
 from scalescope.diagnose.step_rules import host_bound, host_synchronization

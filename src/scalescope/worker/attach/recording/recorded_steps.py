@@ -107,7 +107,7 @@ class ScriptRecording:
     def _under_profiler(
         self, count: int, measurements: Measurements
     ) -> Generator[None, None, list[dict[str, Any]]]:
-        recorder = torch_profiler(self.device, record_shapes=False)
+        recorder = torch_profiler(self.device, record_shapes=records_breakdown(self.trial))
         with recorder, self.phases.installed():
             times_s = yield from self._timed(count, self.phases.end_step)
         measurements.samples["recorded_step_time_s"] = times_s
