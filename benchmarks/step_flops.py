@@ -77,6 +77,10 @@ def images(count: int = 64) -> torch.Tensor:
     return torch.randn(count, 3, 224, 224, device=DEVICE)
 
 
+def vectors(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device=DEVICE)
+
+
 def models() -> dict[str, object]:
     """What is counted: a model, its input and whether it trains in bf16."""
     import torchvision
@@ -93,10 +97,10 @@ def models() -> dict[str, object]:
         "gpt_checkpointed": lambda: (GPT(again=True), tokens(), True),
         "resnet50": lambda: (Mean(torchvision.models.resnet50()), images(), True),
         "vit_b_16": lambda: (Mean(torchvision.models.vit_b_16()), images(32), True),
-        "encoder": lambda: (Mean(nn.TransformerEncoder(layer, 4)), torch.randn(32, 256, 512, device=DEVICE), True),
+        "encoder": lambda: (Mean(nn.TransformerEncoder(layer, 4)), vectors(32, 256, 512), True),
         "convolutions": lambda: (Mean(unet), images(8), False),
-        "products": lambda: (Mean(wide), torch.randn(4096, 4096, device=DEVICE), True),
-        "lstm": lambda: (Mean(nn.LSTM(512, 512, 2)), torch.randn(64, 32, 512, device=DEVICE), False),
+        "products": lambda: (Mean(wide), vectors(4096, 4096), True),
+        "lstm": lambda: (Mean(nn.LSTM(512, 512, 2)), vectors(64, 32, 512), False),
     }  # fmt: skip
 
 

@@ -1,9 +1,10 @@
 """Recording: what a launch of the benchmark `breakdown` tells about the step of one rank on a GPU."""
 
 import dataclasses
+import itertools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scalescope.experiment.recordings import records_breakdown, timed_training_of
@@ -15,6 +16,8 @@ from scalescope.results.traces.step_parts import PREFIX, STEP
 
 SYNCHRONIZATIONS = "synchronizations"
 _OFTEN = 0.5  # per step
+_USUAL_HOST = 0.5  # of its times under a profiler, which slows a host by 1.2 to 3 times
+_SAME = 0.03  # steps that differ by less are the same
 _PRODUCTS = "matmul_flops_per_s/"
 _MOST_UNLINKED = 0.05  # of the time in products: beyond that too much is not counted
 
@@ -97,16 +100,30 @@ class StepFlops:
 def fitted(replays: Sequence[ReplayedStep], step_s: float) -> ReplayedStep | None:
     """The replay with the host of a step that was timed: between the two that are nearest to it.
 
-    A step that is shorter than all of them has the fastest host, a longer one the slowest.
+    A step that is shorter than all of them has the fastest host, a longer one the slowest. Where the GPU
+    decides how long a step takes, hosts of many speeds fit, and a usual one is taken.
     """
     ordered = sorted(replays, key=lambda replay: replay.host_factor)
     if not ordered:
         return None
+    usual = _between(ordered, lambda replay: replay.host_factor, _USUAL_HOST)
+    if usual is not None and (1.0 - _SAME) * step_s <= usual.step_s <= step_s:
+        return usual
     longer = next((n for n, replay in enumerate(ordered) if replay.step_s > step_s), len(ordered))
     if longer in (0, len(ordered)):
         return ordered[0 if longer == 0 else -1]
-    low, high = ordered[longer - 1], ordered[longer]
-    share = (step_s - low.step_s) / (high.step_s - low.step_s)
+    return _between(ordered[longer - 1 : longer + 1], lambda replay: replay.step_s, step_s)
+
+
+def _between(
+    ordered: Sequence[ReplayedStep], key: Callable[[ReplayedStep], float], value: float
+) -> ReplayedStep | None:
+    """Between the two replays around a value of a key; None outside of all."""
+    pairs = ((low, high) for low, high in itertools.pairwise(ordered) if key(low) <= value <= key(high))
+    low, high = next(pairs, (None, None))
+    if low is None or high is None:
+        return None
+    share = (value - key(low)) / ((key(high) - key(low)) or 1.0)
     names = [field.name for field in dataclasses.fields(ReplayedStep)]
     values = {name: (1.0 - share) * getattr(low, name) + share * getattr(high, name) for name in names}
     return ReplayedStep(**values)

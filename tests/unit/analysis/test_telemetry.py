@@ -164,16 +164,16 @@ def test_launches_that_heat_slowed_down_are_called_unstable() -> None:
     assert _configuration(capped, {}).instabilities() == []
 
 
-def test_model_operations_a_second_are_those_of_one_rank_and_mfu_their_share_of_a_matrix_product() -> None:
+def test_model_operations_a_second_are_those_of_one_rank_beside_their_share_of_a_matrix_product() -> None:
     configuration = _configuration({}, input_dim=10, hidden_dim=20, num_layers=1, output_dim=5)
     operations = 6 * (10 * 20 + 20 * 5) - 2 * 10 * 20
     assert configuration.model_flops_per_s == pytest.approx(
         operations * 10 / 0.1
     )  # ten samples a step and rank
-    assert configuration.mfu == pytest.approx(operations * 100 / 1e9)
+    assert configuration.bare_product_share == pytest.approx(operations * 100 / 1e9)
     (configuration,) = configurations([make_result(make_trial(), [[0.1] * 10])])
     assert configuration.model_flops_per_s is not None
-    assert configuration.mfu is None
+    assert configuration.bare_product_share is None
 
 
 def test_operations_that_ranks_counted_stand_in_for_a_formula(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_operations_that_ranks_counted_stand_in_for_a_formula(tmp_path: Path) ->
     trial = make_trial(world_size=2, workload=f"{tmp_path}/own.py:build")
     result = make_result(trial, [[0.1] * 10] * 2, calibration=[(1e9, 1e9)] * 2)
     (unknown,) = configurations([result])
-    assert (unknown.model_flops_per_s, unknown.mfu) == (None, None)
+    assert (unknown.model_flops_per_s, unknown.bare_product_share) == (None, None)
     counted = [
         dataclasses.replace(rank, counters={**rank.counters, "model_flops_per_sample": 5e6})
         for rank in result.ranks
@@ -190,7 +190,7 @@ def test_operations_that_ranks_counted_stand_in_for_a_formula(tmp_path: Path) ->
     assert summarise(result).flops_per_sample == 5e6
     (known,) = configurations([result])
     assert known.model_flops_per_s == pytest.approx(5e8)
-    assert known.mfu == pytest.approx(0.5)
+    assert known.bare_product_share == pytest.approx(0.5)
 
 
 def _gpu(**slowdowns: float) -> dict[str, Any]:

@@ -20,7 +20,13 @@ from scalescope.experiment.command_line import (
 from scalescope.experiment.expand import Expansion, expand
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.given import Entries, Given
-from scalescope.experiment.observed import ObservedLaunch, as_observed, observations, without_observations
+from scalescope.experiment.observed import (
+    ObservedLaunch,
+    as_observed,
+    observations,
+    replicas_of,
+    without_observations,
+)
 from scalescope.experiment.record import to_yaml
 from scalescope.experiment.same_job import job_key
 from scalescope.experiment.trial import Trial
@@ -246,6 +252,63 @@ def test_without_a_count_of_every_rank_nothing_is_known() -> None:
     known = launch_of(trial_of(2), 32)
     partly = ObservedLaunch(trial=known.trial, ranks=[known.ranks[0], {"measured_steps": 10}])
     (trial,) = observed_trials(partly)
+    assert not trial.has_known_batch
+
+
+def ranks_with(*inputs: str | None, **facts: object) -> list[dict[str, Any]]:
+    """What ranks tell about who shares their batch, each with its input."""
+    common = {"averaging_ranks": None, "cut_ranks": None, "sends": 0, **facts}
+    return [
+        {f"observed/{name}": value for name, value in {**common, "input_hash": i}.items()} for i in inputs
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "replicas"),
+    [
+        (ranks_with("a"), 1),
+        (ranks_with("a", "b", averaging_ranks=2), 2),
+        (ranks_with("a", "a", averaging_ranks=2), 2),  # a benchmark that feeds all ranks the same
+        (ranks_with("a", "a", "b", "b", averaging_ranks=2), 2),
+        (ranks_with("a", "a", cut_ranks=2), 1),
+        (ranks_with("a", "a", "b", "b", cut_ranks=2), 2),
+        (ranks_with("a", "a", "a", "a", cut_ranks=2), None),
+        (ranks_with("a", "b", cut_ranks=2), None),
+        (ranks_with("a", "b"), 2),
+        (ranks_with("a", "a"), None),
+        (ranks_with("a", None), None),
+        (ranks_with("a", "b", averaging_ranks=2, sends=3), None),  # stages of pipelines
+        (ranks_with("a", "b", "c", averaging_ranks=2), None),
+        ([{}, {}], 2),  # of earlier versions
+    ],
+)
+def test_ranks_that_share_a_batch_are_one_replica(ranks: list[dict[str, Any]], replicas: int | None) -> None:
+    assert replicas_of(ranks) == replicas
+
+
+def test_a_shared_batch_counts_once() -> None:
+    counters = {"measured_steps": 10, "measured_samples": 640}
+    shared = [{**facts, **counters} for facts in ranks_with("a", "a", cut_ranks=2)]
+    two = ObservedLaunch(trial=trial_of(2), ranks=shared)
+    (trial,) = observed_trials(two)
+    assert (trial.replicas, trial.rank_batch_size, trial.samples_per_step, trial.mode) == (
+        1,
+        64,
+        64,
+        "strong",
+    )
+    one, trial = observed_trials(launch_of(trial_of(1), 64), two)
+    assert (one.mode, one.samples_per_step, trial.mode, trial.samples_per_step) == (
+        "strong",
+        64,
+        "strong",
+        64,
+    )
+    four = [{**facts, **counters} for facts in ranks_with("a", "a", "b", "b", cut_ranks=2)]
+    pairs = observed_trials(two, ObservedLaunch(trial=trial_of(4), ranks=four))
+    assert [(trial.replicas, trial.samples_per_step) for trial in pairs] == [(1, 64), (2, 128)]
+    unknown = [{**facts, **counters} for facts in ranks_with("a", "a")]
+    (trial,) = observed_trials(ObservedLaunch(trial=trial_of(2), ranks=unknown))
     assert not trial.has_known_batch
 
 

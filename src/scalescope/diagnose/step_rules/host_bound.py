@@ -5,6 +5,7 @@ from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.diagnose.step_facts import HOST_TERMS, StepFacts
 from scalescope.diagnose.step_rules.allocator_retries import requests_cost_s
 from scalescope.diagnose.step_rules.garbage_collection import pauses_cost_s
+from scalescope.diagnose.step_rules.recompilation import uncompiled_cost_s
 from scalescope.diagnose.step_rules.recomputation import recomputation_cost_s
 from scalescope.diagnose.step_rules.unfused_optimizer import fused_cost_s
 from scalescope.quantities import in_ms, milliseconds, percent
@@ -26,7 +27,7 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     if kernels is None or cost_s < _WORTH * facts.step_s:
         return None
     # Why the host cannot run ahead is a finding by itself.
-    why_s = (facts.wait_cost_s, requests_cost_s(facts), pauses_cost_s(facts))
+    why_s = (facts.wait_cost_s, requests_cost_s(facts), pauses_cost_s(facts), uncompiled_cost_s(facts))
     launches_s = (fused_cost_s(facts), recomputation_cost_s(facts))
     median = facts.recording.kernel_median_s
     length = "" if median is None else f" of {median * 1e6:.0f} µs in the median"

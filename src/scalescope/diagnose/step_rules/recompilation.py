@@ -4,7 +4,7 @@ from pathlib import PurePath
 
 from scalescope.analysis.training.activity import CompilerCalls
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
-from scalescope.diagnose.step_facts import StepFacts
+from scalescope.diagnose.step_facts import HOST_TERMS, StepFacts
 from scalescope.quantities import counted, in_ms
 
 RULE = "recompilation"
@@ -18,11 +18,14 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     worst = max(known, key=lambda calls: (calls.inside_s, calls.given_up))
     if not facts.is_worth(worst.inside_s) and not worst.given_up:
         return None
+    cost_s = max(worst.inside_s, uncompiled_cost_s(facts))
     return facts.finding(
         RULE,
         _claim(worst),
-        worst.inside_s,
+        cost_s,
         root=True,
+        estimated=cost_s > worst.inside_s,
+        terms=HOST_TERMS if facts.trial.on_gpu else (),
         evidence=(
             Evidence(name="compiling per step", value=worst.inside_s, unit="s", source="torch.compile"),
             Evidence(name="recompilations before", value=worst.recompilations_before, source="torch.compile"),
@@ -42,6 +45,17 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
             Advice(label="use torch.compile(dynamic=True), or torch._dynamo.mark_dynamic for what varies"),
         ),
     )
+
+
+def uncompiled_cost_s(facts: StepFacts) -> float:
+    """Where torch.compile gave up, the host launches every kernel by itself again: compiling would save at
+    most what the GPU waits for that."""
+    gave_up = any(
+        activity.compiler is not None and activity.compiler.given_up for activity in facts.activities
+    )
+    if not gave_up or facts.replay is None:
+        return 0.0
+    return facts.bounded(facts.replay.host_cost_s, *HOST_TERMS)
 
 
 def _claim(calls: CompilerCalls) -> str:

@@ -2,9 +2,9 @@
 
 What fusing saves is estimated from counts. Such kernels stand in chains between all other kernels, so there
 are at most as many chains as other kernels, plus one; a chain leaves at least one kernel. In a chain every
-kernel reads its operands and writes its result to memory. Fused, a chain of two-operand kernels still reads
-one operand of each but keeps what one hands to the next: of the traffic of each kernel that goes away, two
-thirds are saved.
+kernel reads its operands and writes its result to memory. Fused, a chain keeps what one kernel hands to the
+next: of the traffic of each kernel that goes away, all is saved where it has one operand, and two thirds
+where a second one is read from memory all the same. Which have two is not known, so the middle is claimed.
 """
 
 from scalescope.analysis.recording import StepRecording
@@ -19,7 +19,7 @@ RULE = "many small kernels"
 _WORTH = 0.1  # of a step: the cost is an upper guess
 _IDLE = 0.2  # of a step: beyond that the host decides, and not what kernels do
 _CHAIN = 1.5  # kernels at least, in the mean: shorter chains are not worth fusing
-_TRAFFIC_SAVED = 2.0 / 3.0
+_TRAFFIC_SAVED = 5.0 / 6.0
 
 
 def rule(facts: StepFacts) -> Finding | Abstention | None:
@@ -38,8 +38,8 @@ def rule(facts: StepFacts) -> Finding | Abstention | None:
     return facts.finding(
         RULE,
         f"{kernels:,.0f} of {recording.kernels:,.0f} kernels per step compute element by element, "
-        f"{in_ms(time_s)} together, and each reads and writes GPU memory. Fusing them would save at "
-        f"most about {in_ms(saved_s)}.",
+        f"{in_ms(time_s)} together, and each reads and writes GPU memory. Fusing them would save "
+        f"about {in_ms(saved_s)}.",
         saved_s,
         estimated=True,
         terms=KERNEL_TERMS,

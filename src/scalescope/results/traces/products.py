@@ -81,11 +81,13 @@ class CountedProducts:
             thread: [product.start_s for product in members] for thread, members in self._of_thread.items()
         }
         self.linked_s = self.unlinked_s = 0.0
-        self._short_s: dict[int, float] = defaultdict(float)  # on matrix units, less time outside of them
+        self._short_s: dict[int, float] = {}  # by product: on matrix units, less time outside of them
         for kernel in kernels:
+            launcher = self._around(kernel)
+            if launcher is not None:
+                self._short_s.setdefault(id(launcher), 0.0)
             if not is_product(kernel.name):
                 continue
-            launcher = self._around(kernel)
             if launcher is None:
                 self.unlinked_s += kernel.time_s
             else:
@@ -93,7 +95,9 @@ class CountedProducts:
                 self._short_s[id(launcher)] += kernel.time_s * (1 if uses_matrix_units(kernel.name) else -1)
 
     def __iter__(self) -> Iterator[Product]:
-        return (product for members in self._of_thread.values() for product in members)
+        """Those that launched a kernel: checkpointing calls a last product again and stops before it runs."""
+        every = (product for members in self._of_thread.values() for product in members)
+        return (product for product in every if id(product) in self._short_s)
 
     def _around(self, kernel: Launched) -> Product | None:
         members = self._of_thread.get(kernel.thread, [])

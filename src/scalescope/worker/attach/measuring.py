@@ -112,6 +112,7 @@ class ScriptMeasuring:
         self._warmup_times_s: list[float] = []
         self._checked_parent = clocks.monotonic()
         self._has_window = False
+        self._compilation = CompilationWatch()
         self.is_over = False
         self.tick = self._looking
         self._check_world_size()
@@ -217,7 +218,7 @@ class ScriptMeasuring:
         self._clock_before = sm_clock_hz(self._device)
         self._watches = (
             AllocatorWatch(self._device),
-            CompilationWatch(),
+            self._compilation,
             GarbageWatch(self.position),
         )
         self.ranks.meet("ready")
@@ -272,7 +273,7 @@ class ScriptMeasuring:
             "world_size": self.ranks.world_size,
             **self._finish_counters(len(times_s)),
         }
-        tables: dict[str, Any] = counters.pop("tables", {})
+        tables: dict[str, Any] = {**counters.pop("tables", {}), **self._compilation.tables()}
         for watch in self._watches:
             counters |= watch.counters()
         if self._device.type == "cuda":

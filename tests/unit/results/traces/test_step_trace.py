@@ -306,3 +306,25 @@ def test_pauses_of_the_gpu_are_read_from_the_trace() -> None:
     trace = read(*launched(3, (3.105, 40)), *launched(4, (40.004, 79.996)))
     assert trace.delays.latency_s == pytest.approx(5e-6, rel=1e-3)
     assert trace.delays.pause_s == pytest.approx(4e-6, rel=1e-3)
+
+
+def product(start: float, end: float) -> Event:
+    """An operation with shapes: 2 · 4 · 8 · 16 operations."""
+    shapes = {"Input Dims": [[4, 8], [8, 16]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
+    return event("cpu_op", "aten::mm", (start, end), **shapes)
+
+
+def test_operations_are_counted_per_step_and_the_optimizer_s_are_not_the_model_s() -> None:
+    trace = read(
+        product(3, 4), *launched(3.5, (30, 35)),
+        product(11, 12), *launched(11.5, (35, 40)),
+        product(21, 22), *launched(21.5, (40, 45)),
+        *launched(13, (45, 50)),
+    )  # fmt: skip
+    facts = trace.counters
+    assert facts["device_flops"] == facts["device_flops/bf16"] == 3 * 1024
+    assert facts["model_flops"] == 2 * 1024
+    assert (facts["linked_product_s"], facts["unlinked_product_s"]) == (
+        pytest.approx(0.015), pytest.approx(0.005)
+    )  # fmt: skip
+    assert "device_flops" not in read(*launched(3.5, (30, 35))).counters
