@@ -249,6 +249,33 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
         "same precision.",
     ),
     GlossaryTerm(
+        name="MFU",
+        meaning="Model FLOP/s utilization: the operations that the model needs per second, as a share of the "
+        "GPU's dense peak in its data sheet, for the number format in use.",
+        measured="Operations from the shapes of matrix products, convolutions and attention in recorded steps, "
+        "or by a formula, divided by the timed step. Unknown where shapes are missing for more than 5 % of "
+        "the time in products.",
+    ),
+    GlossaryTerm(
+        name="HFU",
+        meaning="Hardware FLOP/s utilization: the same of all that the GPU computes, with activations that are "
+        "computed again.",
+        measured="As MFU, from recorded steps alone.",
+    ),
+    GlossaryTerm(
+        name="share of a bare product",
+        meaning="The model's operations per second as a share of what a single large matrix product reaches "
+        "on the same device.",
+        measured="Against a matrix product in the same number format, timed in the same run.",
+    ),
+    GlossaryTerm(
+        name="replica",
+        plural="replicas",
+        meaning="Ranks that work on one batch together. Only replicas multiply the samples of a step.",
+        measured="From the ranks over which DDP or FSDP average gradients; without them, from the mesh of "
+        "parameters that are cut and from whether ranks receive the same input.",
+    ),
+    GlossaryTerm(
         name="kernel",
         plural="kernels",
         meaning="A function that runs on the GPU. The host launches kernels one after the other, thousands "

@@ -15,6 +15,8 @@ from scalescope.analysis.telemetry import (
     over_launches,
     telemetry_summary,
 )
+from scalescope.experiment.recordings import breakdown_of
+from tests.builders.commands import make_command
 from tests.builders.results import make_result, make_trial
 
 _TWO_GPUS = {
@@ -191,6 +193,36 @@ def test_operations_that_ranks_counted_stand_in_for_a_formula(tmp_path: Path) ->
     (known,) = configurations([result])
     assert known.model_flops_per_s == pytest.approx(5e8)
     assert known.bare_product_share == pytest.approx(0.5)
+
+
+def _recorded(gpu: str = "NVIDIA H200", **counters: float) -> Configuration:
+    """A command on a GPU with steps of 100 ms, and what its recorded steps counted."""
+    trial = make_command(device="cuda")
+    counted = {"model_flops": 3e13, "device_flops": 4e13, "device_flops/bf16": 4e13, "linked_product_s": 1.0}
+    counted |= {"unlinked_product_s": 0.0, "matmul_flops_per_s/bf16": 6e14, **counters}
+    timed, recorded = (make_result(t, [[0.1] * 10]) for t in (trial, breakdown_of(trial)))
+    timed.ranks[0].counters["gpu"] = gpu
+    recorded.ranks[0].counters.update(counted)
+    recorded.ranks[0].samples["parts/step_s"] = [0.1]
+    (configuration,) = configurations([timed, recorded])
+    return configuration
+
+
+def test_mfu_hfu_and_the_share_of_a_bare_product_are_three_figures() -> None:
+    configuration = _recorded()
+    assert configuration.number_format == "bf16"
+    assert configuration.model_flops_per_s == pytest.approx(3e14)
+    assert configuration.mfu == pytest.approx(3e14 / 989e12)
+    assert configuration.hfu == pytest.approx(4e14 / 989e12)
+    assert configuration.bare_product_share == pytest.approx(0.5)
+    unknown = _recorded(gpu="Some GPU")
+    assert (unknown.mfu, unknown.hfu, unknown.bare_product_share) == (None, None, pytest.approx(0.5))
+
+
+def test_operations_are_unknown_where_much_of_the_products_was_not_counted() -> None:
+    assert _recorded(unlinked_product_s=0.04).mfu is not None
+    configuration = _recorded(unlinked_product_s=0.06)
+    assert (configuration.model_flops_per_s, configuration.mfu, configuration.hfu) == (None, None, None)
 
 
 def _gpu(**slowdowns: float) -> dict[str, Any]:

@@ -28,7 +28,6 @@ _OF_BYTES = (Cause.NETWORK, Cause.BANDWIDTH, Cause.LAST_BUCKET, Cause.LITTLE_WOR
 _MOST_NAMES = 3
 _MUCH = 0.3  # of all bytes: less is not worth another kind of gradient
 _FEW_ROWS = 0.2  # of a table
-_SPARSE = "nn.Embedding(sparse=True), an optimizer that takes sparse gradients, and gloo, which sends them,"
 
 
 class _Text(NamedTuple):
@@ -87,8 +86,16 @@ def _with_names(facts: Facts, cause: Cause, text: _Text) -> _Text:
                 name="rows that a step changes", value=first.changed_share, source="one step's gradient"
             ),
         ),
-        advice=(Advice(label=f"exchange only rows that changed: {_SPARSE} for {first.name}"), *text.advice),
+        advice=(*_only_rows(facts, first.name), *text.advice),
     )
+
+
+def _only_rows(facts: Facts, name: str) -> tuple[Advice, ...]:
+    """gloo sends sparse gradients, NCCL does not."""
+    if facts.trial.on_gpu:
+        return ()
+    label = f"send only rows that change: nn.Embedding(sparse=True) for {name}, with SGD or SparseAdam"
+    return (Advice(label=label),)
 
 
 def _undecided(facts: Facts) -> Abstention | None:

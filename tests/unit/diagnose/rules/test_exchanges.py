@@ -1,5 +1,6 @@
 """Rules about exchanges: started too often, sent too late, hidden by too little."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ from scalescope.analysis.comm.expected import LOOPBACK, Expectable, Expected, Un
 from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.exchange import Cause, causes_of
-from scalescope.diagnose.facts import Facts
+from scalescope.diagnose.facts import Facts, LargeParameter
 from scalescope.diagnose.finding import Abstention, Finding
 from scalescope.diagnose.rules import amp_gradients, exchange
 from tests.builders.facts import ON_GPUS, abstention, evidence_of, finding, levers, make_curve, make_facts
@@ -317,3 +318,29 @@ def test_the_cause_stands_first_and_what_it_explains_after_it(facts: Facts, caus
     assert list(causes_of(facts)) == causes
     found = [cause.rule for cause in diagnose_facts((facts,)).findings]
     assert [rule for rule in found if rule in list(Cause)] == causes
+
+
+# What is sent, by name
+
+
+def of_words(share: float | None, *, changes: Mapping[str, object] | None = None) -> Finding:
+    """A table of words makes most of the bytes."""
+    facts = exposed(0.02, buckets=(20_000_000,), changes=changes)
+    table = LargeParameter(name="words.weight", size_bytes=18_000_000, changed_share=share)
+    head = LargeParameter(name="head.weight", size_bytes=1_000_000, changed_share=1.0)
+    return finding(outcome(Cause.BANDWIDTH, dataclasses.replace(facts, largest_parameters=(table, head))))
+
+
+def test_the_parameters_that_make_most_of_the_bytes_are_named() -> None:
+    cause = of_words(1.0)
+    assert "The largest parameters by bytes: words.weight (90 %), head.weight (5 %)." in cause.claim
+    assert evidence_of(cause)["share of words.weight"] == pytest.approx(0.9)
+    assert "rows" not in cause.claim
+    assert "rows" not in of_words(None).claim
+
+
+def test_a_table_of_which_a_step_changes_few_rows_is_sent_sparse() -> None:
+    cause = of_words(0.01)
+    assert "A step changes 1 % of the rows of words.weight and sends all of them." in cause.claim
+    assert "sparse=True" in cause.advice[0].label
+    assert all("sparse" not in advice.label for advice in of_words(0.01, changes=ON_GPUS).advice)
