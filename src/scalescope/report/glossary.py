@@ -253,8 +253,8 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
         meaning="Model FLOP/s utilization: the operations that the model needs per second, as a share of the "
         "GPU's dense peak in its data sheet, for the number format in use.",
         measured="Operations from the shapes of matrix products, convolutions and attention in recorded "
-        "steps, or by a formula, divided by the timed step. Unknown where shapes are missing for more than 5 % of "
-        "the time in products.",
+        "steps, or by a formula, divided by the timed step. Unknown where shapes are missing for more "
+        "than 5 % of the time in products.",
     ),
     GlossaryTerm(
         name="HFU",
