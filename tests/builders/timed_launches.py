@@ -1,12 +1,13 @@
 """Simulated launches that take time on a clock of their own, which is also the clock of the campaign."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from scalescope.catalog.measuring import Measuring
+from scalescope.experiment.phases import Phase
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher
 from scalescope.results.run_folder import RunFolder
@@ -53,6 +54,7 @@ class TimedLauncher(FakeLauncher):
         watcher: Watcher,
         *,
         deadline: float | None = None,
+        phases: Sequence[Phase] = (),
     ) -> Outcome:
         ends_s = self.now_s + self._launch_s(trial)
         if deadline is not None and ends_s > deadline:

@@ -10,6 +10,7 @@ from typing import Any
 
 from scalescope.catalog.measuring import Measuring
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.phases import Phase
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher, judge
 from scalescope.results.other_load import OtherLoad
@@ -95,6 +96,7 @@ class FakeLauncher:
         watcher: Watcher,
         *,
         deadline: float | None = None,
+        phases: Sequence[Phase] = (),
     ) -> Outcome:
         self.launched.append((trial.trial_id, launch))
         self.deadlines.append(deadline)

@@ -125,8 +125,12 @@ def _of_job(launches: Sequence[ObservedLaunch]) -> dict[int, dict[str, Any]]:
 
 def _replicas(launches: Sequence[ObservedLaunch]) -> dict[int, int]:
     """By world size, where ranks share their batch."""
-    counted = {launch.trial.world_size: launch.replicas for launch in launches}
-    return {ranks: replicas for ranks, replicas in counted.items() if replicas and replicas < ranks}
+    counted: dict[int, Counter[int]] = {}
+    for launch in launches:
+        if launch.replicas is not None:
+            counted.setdefault(launch.trial.world_size, Counter())[launch.replicas] += 1
+    usual = {ranks: counts.most_common(1)[0][0] for ranks, counts in counted.items()}
+    return {ranks: replicas for ranks, replicas in usual.items() if replicas < ranks}
 
 
 def _batches(launches: Sequence[ObservedLaunch]) -> dict[int, dict[str, int]]:

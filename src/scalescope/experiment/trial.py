@@ -346,7 +346,7 @@ class Trial:
     def mode(self) -> str:
         """`strong` when more ranks share the same work, `weak` when each brings its own, or nobody knows."""
         fixed = self.global_batch_size is not None
-        return "strong" if fixed or self.replicas < self.world_size else "weak"
+        return "strong" if fixed or self.replicas == 1 < self.world_size else "weak"
 
     @property
     def steps(self) -> int:
@@ -383,8 +383,9 @@ class Trial:
         if not self.has_known_batch:
             return varied
         unit = " tokens" if self.settings.get("observed_unit") == "tokens" else ""
-        shared = " in all" if self.replicas < self.world_size else ""
-        return (*varied, f"batch {self.rank_batch_size}{unit}{shared}")
+        if self.replicas < self.world_size:
+            return (*varied, f"batch {self.samples_per_step}{unit} in all")
+        return (*varied, f"batch {self.rank_batch_size}{unit}")
 
     @property
     def job_label_without_batch(self) -> str:

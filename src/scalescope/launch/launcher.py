@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from scalescope.catalog.measuring import Measuring
 from scalescope.errors import ExitCode, ScalescopeError
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.phases import Phase
 from scalescope.experiment.trial import Trial
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.ranks.rank_placement import RankPlacement
@@ -30,6 +31,16 @@ class Outcome:
     signum: int | None = None  # of a signal that was passed on, and ended the command rather than us
     records: list[RankRecord] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    telemetry: dict[str, Any] = field(default_factory=dict)
+    explained: tuple["Explained", ...] = ()  # what was measured after the window in the same start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """Another trial of the same job, which a launch measured after its window."""
+
+    trial: Trial
+    records: list[RankRecord]
     telemetry: dict[str, Any] = field(default_factory=dict)
 
 
@@ -104,10 +115,12 @@ class Launcher(Protocol):
         watcher: Watcher,
         *,
         deadline: float | None = None,
+        phases: Sequence[Phase] = (),
     ) -> Outcome:
         """Run one trial once; failure is an outcome, not an exception.
 
-        At `deadline`, on the monotonic clock, the budget is spent: what still measures is ended.
+        At `deadline`, on the monotonic clock, the budget is spent: what still measures is ended. `phases` may
+        be measured in the same start.
         """
         ...
 

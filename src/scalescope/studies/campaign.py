@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scalescope.analysis.durations import LaunchDurations
 from scalescope.errors import BadInput, Interrupted
-from scalescope.launch.launcher import Launcher, Outcome, RanksLost
+from scalescope.launch.launcher import Explained, Launcher, Outcome, RanksLost
 from scalescope.results.provenance import environment_id, workload_files
 from scalescope.results.result import FIRST_REPEAT, Result
 from scalescope.results.run import Run, earlier_results, load_run, storable
@@ -216,11 +216,15 @@ class _Campaign:
             if self._is_over_budget(launch, durations):
                 missing += following
                 break
-            result, bad_input = self._launch(launch, order)
+            result, explained, bad_input = self._launch(launch, order)
             durations.add(result)
             failed_jobs.add(result)
+            finished |= {other.key for other in explained}
             failures[trial.trial_id] += TRIES_BEFORE_GIVING_UP if bad_input else failure_weight(result)
             refusals.add(result, bad_input)
+            for other in explained:
+                if other.key in {(planned.trial.trial_id, planned.number) for _, planned in ordered}:
+                    self.watcher.ended(other)
             if result.stopped_by == "budget" and not self._was_cut_short(launch):
                 missing += following
                 break
@@ -251,8 +255,12 @@ class _Campaign:
             if self._disturbed_in_a_row >= DISTURBED_IN_A_ROW or self._has_no_time_for(launches, durations):
                 break
             disturbed = False
-            for order, launch in launches:
-                result, _ = self._launch(launch, order)
+            made: set[tuple[str, int]] = set()
+            for order, launch in sorted(launches, key=lambda numbered: numbered[1].explains):
+                if launch.key in made:
+                    continue
+                result, explained, _ = self._launch(launch, order)
+                made |= {other.key for other in explained}
                 durations.add(result)
                 self.watcher.ended(result)
                 disturbed |= result.is_disturbed
@@ -338,8 +346,9 @@ class _Campaign:
             start_s=self.start_s,
         )
 
-    def _launch(self, launch: Launch, order: int) -> tuple[Result, bool]:
-        """Launch and store; the second value is whether the request itself turned out to be wrong."""
+    def _launch(self, launch: Launch, order: int) -> tuple[Result, list[Result], bool]:
+        """Launch and store; with what the same start explained, and whether the request itself turned out to
+        be wrong."""
         trial, number = launch.trial, launch.number
         self.watcher.launching(trial, number, label=launch.label)
         # Of a command that makes a single launch, its start belongs to it: the next launch takes that too.
@@ -378,11 +387,30 @@ class _Campaign:
             self.folder.append(result)
             return result
 
+        def explained_by(result: Result, explained: Explained) -> Result:
+            other = dataclasses.replace(
+                result,
+                trial_id=explained.trial.trial_id,
+                settings=dict(explained.trial.settings),
+                duration_s=0.0,
+                ranks=explained.records,
+                notes=[],
+                telemetry=explained.telemetry,
+            )
+            self.folder.append(storable(other))
+            return other
+
         limits = self.plan.experiment.measuring
         try:
             deadline = self._deadline_of(launch)
             outcome = self.launcher.launch(
-                trial, number, self.folder, limits, self.watcher, deadline=deadline
+                trial,
+                number,
+                self.folder,
+                limits,
+                self.watcher,
+                deadline=deadline,
+                phases=self.plan.phases_of(launch),
             )
         except Interrupted as interruption:
             name = signal.Signals(interruption.signum).name
@@ -392,9 +420,11 @@ class _Campaign:
             record(error.outcome)
             raise
         result = record(outcome)
+        known = outcome.explained if result.status == "ok" else ()
+        explained = [explained_by(result, explained) for explained in known]
         if outcome.signum is not None:
             raise Interrupted(outcome.signum)
-        return result, outcome.bad_input
+        return result, explained, outcome.bad_input
 
 
 def _disturbed_blocks(ordered: Sequence[tuple[int, Launch]], stored: Run) -> list[list[tuple[int, Launch]]]:

@@ -2,11 +2,12 @@
 
 import dataclasses
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.phases import Phase
 from scalescope.experiment.same_job import SPREAD, job_key, strategy_settings
 from scalescope.experiment.trial import Trial
 from scalescope.report.section import Section
@@ -52,11 +53,18 @@ class Plan:
     # Without a budget: when no further round is begun; the first one is always complete.
     usual_s: float | None = None
     started_s: float | None = None  # on the monotonic clock: when the budget began; None: with the campaign
+    # By the id of a trial, what its launches measure after their window in the same start.
+    phases: Mapping[str, tuple[Phase, ...]] = field(default_factory=dict)
     environment: str | None = None  # id of the machine that began the run, where another of its kind goes on
 
     @property
     def all_trials(self) -> tuple[Trial, ...]:
         return (*self.trials, *self.once)
+
+    def phases_of(self, launch: Launch) -> tuple[Phase, ...]:
+        """What a launch measures after its window in the same start."""
+        phases = self.phases.get(launch.trial.trial_id, ())
+        return tuple(phase for phase in phases if launch.number == 0 or not phase.once)
 
     def launches(self) -> list[Launch]:
         """Every launch in order: round after round, each round in a random order of its own.

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from scalescope.errors import BadInput
 from scalescope.experiment.command_line import CommandNodes, filled_words
@@ -12,13 +11,13 @@ from scalescope.experiment.machines.nodes import combined_machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.allocation.allocation import Allocation
 from scalescope.launch.launcher import Outcome, Watcher
-from scalescope.launch.local.launcher import LocalLauncher, TimeLimits
+from scalescope.launch.local.command.launch import CommandLaunch
+from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.launch.private_directory import private_directory_in
 from scalescope.launch.probing import machine_from_probe, probe_in_new_process
 from scalescope.launch.telemetry.load import load_at_start
 from scalescope.launch.telemetry.sampler import gpus_of
 from scalescope.results.other_load import OtherLoad
-from scalescope.results.run_folder import RunFolder
 
 _PROBES_AT_ONCE = 16
 
@@ -83,25 +82,16 @@ class AllocationLauncher(LocalLauncher):
         nodes.check(trial.command, trial.world_size)
         self._check_writes(trial, filled_words(trial, nodes=nodes), several_nodes=True)
 
-    def _run_command(
-        self,
-        directory: Path,
-        trial: Trial,
-        launch: int,
-        folder: RunFolder,
-        limits: TimeLimits,
-        watcher: Watcher,
-    ) -> Outcome:
-        nodes = self.command_nodes()
+    def _run_command(self, command: CommandLaunch, watcher: Watcher) -> Outcome:
+        trial, nodes = command.trial, self.command_nodes()
         ranks_here = min(trial.world_size, nodes.ranks_per_node or trial.world_size)
         sampled = gpus_of(trial, self._here(), ranks=ranks_here) if trial.on_gpu and self.telemetry else ()
-        planned = self._command_launch(directory, trial, launch, folder, limits)
         with (
-            private_directory_in(folder.path.absolute()) as shared,
+            private_directory_in(command.folder.path.absolute()) as shared,
             self._allocation.without_new_steps(),
         ):
             return dataclasses.replace(
-                planned, directory=shared, nodes=nodes, gpus=(), sampled_gpus=sampled
+                command, directory=shared, nodes=nodes, gpus=(), sampled_gpus=sampled
             ).run(watcher)
 
 

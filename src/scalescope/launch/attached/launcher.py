@@ -19,6 +19,7 @@ from scalescope.catalog.setting import settings_of
 from scalescope.errors import BadInput, CannotRun, ExitCode, ScalescopeError, TimedOut
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.machines.nodes import combined_machine, differences
+from scalescope.experiment.phases import Phase
 from scalescope.experiment.trial import Trial
 from scalescope.launch.attached.node_watch import NodeSampler, merged_telemetry
 from scalescope.launch.attached.rank_context import RankContext
@@ -155,6 +156,7 @@ class AttachedLauncher:
         watcher: Watcher,
         *,
         deadline: float | None = None,
+        phases: Sequence[Phase] = (),
     ) -> Outcome:
         """The deadline is not kept: to end ranks that others started would fail their whole job."""
         members = members_of(trial, list(self.ranks_of_nodes().values()))

@@ -15,6 +15,7 @@ from scalescope.cores import usable_cores
 from scalescope.errors import CannotRun
 from scalescope.experiment.command_line import filled_words
 from scalescope.experiment.machine import Machine
+from scalescope.experiment.phases import Phase
 from scalescope.experiment.trial import Trial
 from scalescope.host_memory import usable_memory
 from scalescope.inspection import inspect_system
@@ -140,12 +141,17 @@ class LocalLauncher:
         watcher: Watcher,
         *,
         deadline: float | None = None,
+        phases: Sequence[Phase] = (),
     ) -> Outcome:
         self.init_timeout_s = limits.init_timeout
         with private_directory(folder.path) as directory:
             try:
-                run = self._run_command if trial.is_command else self._launch_in
-                outcome = run(directory, trial, launch, folder, TimeLimits(limits, deadline), watcher)
+                times = TimeLimits(limits, deadline)
+                if trial.is_command:
+                    command = self._command_launch(directory, trial, launch, folder, times, phases)
+                    outcome = self._run_command(command, watcher)
+                else:
+                    outcome = self._launch_in(directory, trial, launch, folder, times, watcher)
             except SpawnFailed as error:
                 self._end_zygotes()  # one that died or cannot fork costs a launch, not the sweep
                 return Outcome(status=error.status, reason=str(error))
@@ -153,7 +159,15 @@ class LocalLauncher:
             return outcome
         judged = judge(trial, outcome.records)
         return dataclasses.replace(
-            judged, notes=outcome.notes, telemetry=outcome.telemetry, signum=outcome.signum
+            judged,
+            notes=outcome.notes,
+            telemetry=outcome.telemetry,
+            signum=outcome.signum,
+            explained=tuple(
+                explained
+                for explained in outcome.explained
+                if judge(explained.trial, explained.records).status == "ok"
+            ),
         )
 
     def _zygote_for(self, trial: Trial) -> Zygote | None:
@@ -230,23 +244,22 @@ class LocalLauncher:
         finally:
             telemetry.close()
 
-    def _run_command(
+    def _run_command(self, command: CommandLaunch, watcher: Watcher) -> Outcome:
+        return command.run(watcher)
+
+    def _command_launch(
         self,
         directory: Path,
         trial: Trial,
         launch: int,
         folder: RunFolder,
         limits: TimeLimits,
-        watcher: Watcher,
-    ) -> Outcome:
-        return self._command_launch(directory, trial, launch, folder, limits).run(watcher)
-
-    def _command_launch(
-        self, directory: Path, trial: Trial, launch: int, folder: RunFolder, limits: TimeLimits
+        phases: Sequence[Phase],
     ) -> CommandLaunch:
         return CommandLaunch(
             trial=trial,
             number=launch,
+            phases=phases,
             directory=directory,
             beats=directory / "beats",
             folder=folder,

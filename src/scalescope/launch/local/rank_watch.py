@@ -50,8 +50,13 @@ class SupervisedRank:
         return self._record
 
     @property
-    def finished(self) -> bool:
+    def measured(self) -> bool:
+        """Whether its result is stored; it may go on to explain it."""
         return bool(self.record().get("state") == "done")
+
+    @property
+    def finished(self) -> bool:
+        return self.measured and not self.record().get("continues")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +124,7 @@ class RankWatch:
     def is_lost(self, rank: int) -> bool:
         """Whether a rank ended without a result."""
         process = self.ranks[rank]
-        return process.exit_code is not None and not process.finished
+        return process.exit_code is not None and not process.measured
 
     def failed_ranks(self) -> list[int]:
         """The ranks that were lost, and those that recorded an error and then did not exit."""

@@ -79,7 +79,7 @@ def _sample_lines(facts: ScriptFacts, measured: Sequence[Configuration]) -> list
     several = len({member.trial.world_size for member in normal}) > 1
     mode = largest.trial.mode
     scaling = f"; {_SCALING[mode]} at all world sizes: {mode} scaling" if several else ""
-    return [f"Samples: {_per_rank(largest)} per {_share(largest)} and step{source}{scaling}."]
+    return [f"Samples: {_per_replica(largest)} per {_share(largest)} and step{source}{scaling}."]
 
 
 def _share(configuration: Configuration) -> str:
@@ -90,20 +90,27 @@ def _share(configuration: Configuration) -> str:
     return f"replica ({counted(trial.world_size, 'rank')}, {counted(trial.replicas, 'replica')})"
 
 
-def _per_rank(configuration: Configuration) -> str:
+def _per_replica(configuration: Configuration) -> str:
     samples = configuration.samples_per_step or 0.0
     return f"{samples / configuration.trial.replicas:,.0f} {configuration.unit}"
 
 
 def _other_samples(reason: NotCompared) -> str:
     """Neither weak nor strong scaling, with the figures that show it."""
-    counts = ", ".join(
-        f"{_per_rank(member)} on {counted(member.trial.world_size, 'rank')}" for member in reason.members
-    )
+    counts = ", ".join(f"{_of_each_rank(member)} on {_ranks(member)}" for member in reason.members)
     return (
         f"Samples: per rank and step they are {counts}, which is neither weak nor strong scaling; world "
         "sizes are not compared. --samples-per-step gives their number."
     )
+
+
+def _of_each_rank(configuration: Configuration) -> str:
+    samples = configuration.samples_per_step or 0.0
+    return f"{samples / configuration.trial.world_size:,.0f} {configuration.unit}"
+
+
+def _ranks(configuration: Configuration) -> str:
+    return counted(configuration.trial.world_size, "rank")
 
 
 def _written_line(facts: ScriptFacts) -> list[str]:

@@ -15,6 +15,19 @@ PROCESSES = "processes"  # folder in `directory`: PID.json of every process that
 REMAINING = "remaining_communication"  # table of a rank without communication: what still communicates
 
 
+OWN_START = "own_start/"  # prefix of counters: what could not be measured in the same start, and why
+AGAIN = "again_step_s"  # counter: the mean step once more, after what followed on the window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachPhase:
+    """What is measured in the same start after the window: another trial of the same job."""
+
+    settings: dict[str, Any]
+    rank_files: list[str]  # by rank
+    needs_loader: bool | None = None  # only where the script has a DataLoader, or only where it has none
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachJob:
     """One launch of a training command, as its ranks see it."""
@@ -33,6 +46,7 @@ class AttachJob:
     node: str = ""  # of several nodes, the one of the launcher; empty where all ranks are on one host
 
     view: dict[str, Any] | None = None  # of the file system (private_view.View); None: writes take effect
+    phases: list[AttachPhase] = field(default_factory=list)  # in their order
     forbids_writing: bool = False  # the ranks themselves must forbid it: they are not below the launcher
 
     def to_text(self) -> str:
@@ -40,4 +54,5 @@ class AttachJob:
 
     @classmethod
     def from_text(cls, text: str) -> "AttachJob":
-        return cls(**json.loads(text))
+        raw = json.loads(text)
+        return cls(**{**raw, "phases": [AttachPhase(**phase) for phase in raw["phases"]]})

@@ -8,6 +8,7 @@ two and a half.
 
 import ast
 import bisect
+import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,6 +35,7 @@ class Flops(NamedTuple):
 class Product:
     """A product that the host called for, by shapes."""
 
+    name: str
     thread: object
     start_s: float
     end_s: float
@@ -53,13 +55,14 @@ class Launched:
 
 def product_of(event: dict[str, Any], start_s: float, end_s: float) -> Product | None:
     """The product that an operation of torch is; None for what is none, or has no shapes."""
-    arguments = event.get("args") or {}
-    flops = flops_of(str(event.get("name", "")), arguments)
+    name, arguments = str(event.get("name", "")), event.get("args") or {}
+    flops = flops_of(name, arguments)
     if flops is None:
         return None
     kinds = [str(kind).lower() for kind in arguments.get("Input type") or ()]
     names = (_NAMES.get(kind, "fp8" if "float8" in kind else None) for kind in kinds)
     return Product(
+        name=name,
         thread=event.get("tid"),
         start_s=start_s,
         end_s=end_s,
@@ -75,8 +78,13 @@ class CountedProducts:
         self._of_thread: dict[object, list[Product]] = defaultdict(list)
         for product in sorted(products, key=lambda product: (product.start_s, -product.end_s)):
             before = self._of_thread[product.thread]
-            if not before or product.start_s >= before[-1].end_s:  # not a part of another product
+            if not before or product.start_s >= before[-1].end_s:
                 before.append(product)
+            elif (
+                before[-1].name in _MATRIX
+            ):  # of tensors that are cut, or scaled: what is computed lies inside
+                inside = dataclasses.replace(product, start_s=before[-1].start_s, end_s=before[-1].end_s)
+                before[-1] = inside
         self._begins = {
             thread: [product.start_s for product in members] for thread, members in self._of_thread.items()
         }
@@ -192,6 +200,7 @@ _ATTENTIONS = (
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_flash_attention_for_cpu",
 )
+_MATRIX = tuple(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation"))
 _KINDS: dict[str, Callable[[Sequence[Shape], Sequence[str]], Flops]] = {
     "mm": _product(0),
     "bmm": _product(0),

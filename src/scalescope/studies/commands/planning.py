@@ -1,13 +1,16 @@
 """What studies of a training command share: what is refused, and what is planned once its ranks have run."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from scalescope.errors import BadInput
+from scalescope.experiment.ablations import NO_COMM, has_ablation
 from scalescope.experiment.command_line import COMMAND, can_be_filled, takes_world_size
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.observed import as_observed, without_observations
+from scalescope.experiment.phases import Phase
+from scalescope.experiment.recordings import only_explains, timed_training_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.run_folder import EXPERIMENT
 from scalescope.studies.plan import Launch
@@ -80,6 +83,43 @@ def remaining_launches(
         continues=False,
     )
     return tuple(complete.launches())
+
+
+def phases_of(
+    asked: Sequence[Trial], explanations: Explanations, once: Explanations = _nothing
+) -> dict[str, tuple[Phase, ...]]:
+    """By the id of what was asked for, what explains it and its own processes can measure.
+
+    Whether a script has a loader, and what wraps its model, is known once it runs: what follows from either
+    is planned, and the ranks choose. What they cannot do gets a launch of its own.
+    """
+    jobs = {_job_id(trial): trial.trial_id for trial in asked}
+    found: dict[str, dict[str, Phase]] = {trial.trial_id: {} for trial in asked}
+    for has_loader in (True, False):
+        seen = tuple(trial.replace(observed_loader=has_loader, observed_wrapper="ddp") for trial in asked)
+        single = {trial.trial_id for trial in once(seen)}
+        for trial in (*explanations(seen), *once(seen)):
+            job = jobs.get(_job_id(trial))
+            if job is None or not trial.is_command or not only_explains(trial):
+                continue
+            known = found[job].get(trial.trial_id)
+            found[job][trial.trial_id] = Phase(
+                trial=without_observations(trial),
+                needs_loader=has_loader if known is None else None,
+                once=trial.trial_id in single,
+            )
+    return {job: tuple(sorted(phases.values(), key=_order)) for job, phases in found.items()}
+
+
+def _order(phase: Phase) -> tuple[bool, bool]:
+    """What cannot be taken back comes last, and before it what leaves a profiler behind."""
+    return has_ablation(phase.trial, NO_COMM), not phase.trial.is_training
+
+
+def _job_id(trial: Trial) -> str:
+    """Equal for trials of the same job, whatever is removed from it, recorded or timed."""
+    plain = timed_training_of(without_observations(trial))
+    return plain.replace(window=None, **dict.fromkeys(plain.ablations, False)).trial_id
 
 
 def _launchable(trials: Iterable[Trial]) -> Iterable[Trial]:

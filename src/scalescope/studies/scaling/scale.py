@@ -30,6 +30,7 @@ from scalescope.studies.commands.planning import (
     has_world_size,
     keeps_running,
     launchable,
+    phases_of,
     remaining_launches,
 )
 from scalescope.studies.flags import read_flags
@@ -118,6 +119,7 @@ def plan_scaling(experiment: Experiment, host: Host, *, waterfall: bool = True, 
         continues=is_command and waterfall,
         usual_s=USUAL_S,
         explains_failures=not is_command,
+        phases=phases_of(expansion.trials, with_explanations, _recorded) if is_command and waterfall else {},
     )
     if not waterfall:
         return plan
@@ -238,11 +240,12 @@ def _companions(trial: Trial, *, has_one_rank: bool, waterfall: bool) -> list[Tr
 def scaling_launches(study: Study, run: "Run") -> tuple[Launch, ...]:
     """What follows on the launches so far: of a command what explains it, and recordings of one rank."""
 
-    def recorded(asked: tuple[Trial, ...]) -> tuple[Trial, ...]:
-        return _recordings(with_explanations(asked), asked)
-
-    explained = remaining_launches(study, run, with_explanations, recorded)
+    explained = remaining_launches(study, run, with_explanations, _recorded)
     return (*explained, *launchable(_recordings_of_one_rank(run)))
+
+
+def _recorded(asked: tuple[Trial, ...]) -> tuple[Trial, ...]:
+    return _recordings(with_explanations(asked), asked)
 
 
 def _recordings_of_one_rank(run: "Run") -> tuple[Launch, ...]:

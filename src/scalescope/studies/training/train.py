@@ -11,7 +11,12 @@ from scalescope.experiment.recordings import only_explains
 from scalescope.experiment.step_explanations import step_ablations, step_recordings
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
-from scalescope.studies.commands.planning import check_keep_running, keeps_running, remaining_launches
+from scalescope.studies.commands.planning import (
+    check_keep_running,
+    keeps_running,
+    phases_of,
+    remaining_launches,
+)
 from scalescope.studies.flags import read_flags
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.study import Host, Interim, Report, Study
@@ -48,6 +53,7 @@ class TrainStudy(Study):
         expansion = expand(experiment, host.machine, many=many)
         asked, is_command = expansion.trials, experiment.is_command
         explains = self.breakdown and not is_command  # what explains a command follows from its launches
+        continues = is_command and self.breakdown and not keeps_running(experiment)
         profiled = () if self.profiling is None else self.profiling.trials(asked)
         return Plan(
             experiment=expansion.experiment,
@@ -57,7 +63,8 @@ class TrainStudy(Study):
             once=(*profiled, *(step_recordings(asked) if explains else ())),
             first=frozenset(trial.trial_id for trial in asked),
             explains_failures=False,
-            continues=is_command and self.breakdown and not keeps_running(experiment),
+            continues=continues,
+            phases=phases_of(asked, _explained, step_recordings) if continues else {},
         )
 
     def _of_command(self, experiment: Experiment) -> Experiment:
@@ -67,10 +74,7 @@ class TrainStudy(Study):
         return check_keep_running(experiment)
 
     def next_launches(self, run: "Run", remaining_s: float | None) -> Sequence[Launch]:
-        def explained(asked: tuple[Trial, ...]) -> tuple[Trial, ...]:
-            return (*asked, *step_ablations(asked))
-
-        return remaining_launches(self, run, explained, step_recordings) if self.breakdown else ()
+        return remaining_launches(self, run, _explained, step_recordings) if self.breakdown else ()
 
     def interim(self, run: "Run") -> Interim | None:
         from scalescope.report.training.sections import training_so_far
@@ -95,3 +99,7 @@ class TrainStudy(Study):
         analyzed = AnalyzedRun(run)
         sections = (*training_sections(analyzed), *profile_sections(run))
         return report_of(self, analyzed, sections, next_after_training(analyzed))
+
+
+def _explained(asked: tuple[Trial, ...]) -> tuple[Trial, ...]:
+    return (*asked, *step_ablations(asked))

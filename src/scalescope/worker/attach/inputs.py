@@ -45,7 +45,6 @@ class ModelInputs:
     def settle(self) -> None:
         """Keep to the modules that were called by the script itself."""
         self.remove()
-        self.received = None
         self._is_looking = False
         for module in self._roots.values():
             self.attach(module)
@@ -62,6 +61,7 @@ class ModelInputs:
             hook.remove()
         self._hooks.clear()
         self._depth = 0
+        self.received = None
 
     def reset(self) -> None:
         """Count from zero."""
@@ -101,7 +101,7 @@ class ModelInputs:
         """A call of a module with this input."""
         self.shapes_of(module)[_shape(tensor)] += 1
         if self._is_looking:
-            self.received = tensor
+            self.received = None if tensor is None else tensor.detach()
 
     def shapes_of(self, module: nn.Module) -> Counter[tuple[torch.Size | None, bool]]:
         """How often this module got which shapes, and whether these were integers in two dimensions."""

@@ -1,10 +1,12 @@
 """The script's DataLoaders: how long it waits for them, other arguments, and preloaded batches."""
 
+import contextlib
 import inspect
 import itertools
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import dataloader as _module
 
@@ -73,6 +75,41 @@ class ScriptLoaders(Hooks):
             if key is not False:
                 self._settle_on(dataset, key)
 
+    @contextlib.contextmanager
+    def preloading(self) -> Iterator[None]:
+        """Hand out the same few batches while inside, also in loops that are under way; then go on."""
+        kept: dict[int, list[Any]] = {}  # by data set
+        iterator_class, switch = _module._BaseDataLoaderIter, _Switch()
+        read_next, make_iterator = iterator_class.__next__, DataLoader.__iter__
+
+        def preloaded(dataset: Any, read: Callable[[], Any]) -> Any:
+            batches = kept.setdefault(id(dataset), [])
+            if len(batches) < _PRELOADED:
+                batches.append(read())
+                return batches[-1]
+            batches.append(batches.pop(0))
+            return _copied(batches[-1])
+
+        def next_batch(iterator: Any) -> Any:
+            if _is_at_end(iterator):
+                return read_next(iterator)
+            before = iterator._num_yielded
+            batch = preloaded(iterator._dataset, lambda: read_next(iterator))
+            iterator._num_yielded = before + 1
+            return batch
+
+        def begin(loader: Any) -> Iterator[Any]:
+            return _SwitchedLoop(loader, make_iterator, switch, preloaded)
+
+        switch.is_on = True
+        undo = [_replaced(iterator_class, "__next__", next_batch), _replaced(DataLoader, "__iter__", begin)]
+        try:
+            yield
+        finally:
+            switch.is_on = False
+            for restore in reversed(undo):
+                restore()
+
     def check(self) -> None:
         """Refuse changes that no loader took."""
         if self._changes and not self.changed:
@@ -84,9 +121,20 @@ class ScriptLoaders(Hooks):
         number = id(dataset)
         if self._known is None:
             self._sources[number] = dataset, _key_of(batch) if _length(batch) else False
-        if self._known is None or number in self._known:
+        if self._known is None or number in self._known or self._is_like_known(dataset):
             self._wait_s += waited_s
             self._samples[number] = self._samples.get(number, 0) + _length(batch)
+
+    def _is_like_known(self, dataset: Any) -> bool:
+        """Whether a script that makes its data set anew in every epoch trains with this one."""
+        if self._known is None or not torch.is_grad_enabled():
+            return False
+        known = [self._sources[number][0] for number in self._known]
+        if not any(type(other) is type(dataset) and _size(other) == _size(dataset) for other in known):
+            return False
+        self._known.add(id(dataset))
+        self._sources[id(dataset)] = dataset, False  # kept, so that its id stays its own
+        return True
 
     def _settle_on(self, dataset: Any, key: _Key) -> None:
         """The shortest way to time and count batches of a single data set."""
@@ -171,6 +219,60 @@ class ScriptLoaders(Hooks):
             batch = _copied(kept[number % len(kept)])
             self.note(batch, 0.0, dataset)
             yield batch
+
+
+class _Switch:
+    """Whether batches are preloaded now."""
+
+    is_on = False
+
+
+class _SwitchedLoop:
+    """A loop over a loader that began while batches were preloaded; later it reads the loader's own."""
+
+    def __init__(
+        self,
+        loader: Any,
+        make_iterator: Callable[[Any], Iterator[Any]],
+        switch: _Switch,
+        preloaded: Callable[[Any, Callable[[], Any]], Any],
+    ) -> None:
+        self._loader, self._make_iterator = loader, make_iterator
+        self._switch, self._preloaded = switch, preloaded
+        self._inner: Iterator[Any] | None = None
+        self._left: int | None = None
+        with contextlib.suppress(TypeError):
+            self._left = len(loader)
+
+    def __iter__(self) -> "_SwitchedLoop":
+        return self
+
+    def __next__(self) -> Any:
+        if self._left is not None:
+            if self._left == 0:
+                raise StopIteration
+            self._left -= 1
+        return self._preloaded(self._loader.dataset, self._read) if self._switch.is_on else self._read()
+
+    def _read(self) -> Any:
+        if self._inner is None:
+            self._inner = self._make_iterator(self._loader)
+        return next(self._inner)
+
+
+def _is_at_end(iterator: Any) -> bool:
+    """Whether a loop that is under way would end now."""
+    try:
+        return bool(iterator._num_yielded >= len(iterator))
+    except TypeError:  # of a stream
+        return False
+
+
+def _size(dataset: Any) -> int | None:
+    try:
+        return len(dataset)
+    except TypeError:
+        return None
 
 
 def _replaced(owner: Any, name: str, new: Any) -> Callable[[], None]:

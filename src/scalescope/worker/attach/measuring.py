@@ -2,9 +2,11 @@
 record."""
 
 import json
+import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,10 +15,11 @@ import torch
 from scalescope import clocks
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.errors import BadInput
-from scalescope.experiment.trial import Trial
+from scalescope.experiment.ablations import NO_COMM, has_ablation
+from scalescope.experiment.trial import ABLATIONS, Trial
 from scalescope.results.files import write_atomically
 from scalescope.results.provenance import SCRIPT_FILES, local_files
-from scalescope.results.ranks.attach_job import AttachJob
+from scalescope.results.ranks.attach_job import AGAIN, OWN_START, AttachJob
 from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.results.result import WINDOW
 from scalescope.worker.attach.rank_group import ScriptRanks
@@ -39,12 +42,20 @@ from scalescope.worker.training.activity.allocator import AllocatorWatch
 from scalescope.worker.training.activity.compilation import CompilationWatch
 from scalescope.worker.training.activity.garbage import GarbageWatch
 from scalescope.worker.training.measurements import Measurements
+from scalescope.worker.training.ranges import ranges_on
 from scalescope.worker.training.warmup import extra_steps, steps_in_window, typical_step_s
 
 Tick = Callable[[], None]
 Counters = Callable[[int], dict[str, Any]]  # what a number of steps consisted of, and tables under "tables"
 _LOOKING_STEPS = 2  # until the modules that the script calls are known
 _PUBLISH_S = 0.05  # of steps between two signs of life in the window
+_SETTLING = 10  # steps of a phase before it counts: batches are kept, hooks look where gradients are
+_AGAIN = -1  # in place of a phase's number: the script as it is
+_AGAIN_S = 1.0
+_OVER = object()
+_OF_THE_SCRIPT = (
+    "observed/", "parameter", "gradient_bytes", "convolutions", "threads", "affinity", "gpu", "world_size"
+)  # fmt: skip
 _ALIVE_S = 1.0  # between two looks at whether the launcher is there
 
 
@@ -66,6 +77,29 @@ class MeasuredScript(Protocol):
 
     def begin_recording(self, device: torch.device) -> tuple[StepPhases, Counters]:
         """Steps are recorded from now on; returns the names of their parts, and what gives their counters."""
+        ...
+
+    def why_not_here(self, trial: Trial) -> str | None:
+        """Why a trial cannot be measured in this process after the window; None where it can."""
+        ...
+
+    def uses_loader(self) -> bool:
+        """Whether batches come from a DataLoader."""
+        ...
+
+    def begin_explaining(self) -> None:
+        """The window is over and stored; other trials follow in the same process."""
+
+    def ablated(self, trial: Trial) -> AbstractContextManager[None]:
+        """Inside, what the trial removes is removed from the script."""
+        ...
+
+    def recording(self, device: torch.device) -> AbstractContextManager[StepPhases]:
+        """Inside, steps are recorded by the names of their parts."""
+        ...
+
+    def explaining_counters(self, steps: int) -> dict[str, Any]:
+        """What is counted of ranks without communication, and tables under "tables"."""
         ...
 
     def finished(self) -> None:
@@ -102,6 +136,7 @@ class ScriptMeasuring:
                 self.ranks.rank, int(os.environ.get("LOCAL_RANK", self.ranks.rank)), device, []
             ),
         }
+        self._identity = {name: value for name, value in self._record.items() if name != "state"}
         self._files = local_files(sys.modules) if self.ranks.rank == 0 else {}
         self._write()
         self.position.enter(RankStage.WARMUP)
@@ -153,7 +188,7 @@ class ScriptMeasuring:
 
     def restart(self) -> None:
         """The script's step turned out to be another one: warm up again."""
-        if self.tick != self._looking:
+        if self.tick != self._looking and not self.is_over:
             self._ticks = _LOOKING_STEPS - 1
             self.tick = self._looking
 
@@ -285,6 +320,10 @@ class ScriptMeasuring:
             }
         samples = {"step_time_s": times_s, "warmup_step_time_s": self._warmup_times_s}
         self._finish_record(samples, counters, tables)
+        if self._goes_on:
+            self._begin_explaining(times_s)
+        else:
+            self._close()
 
     def _begin_recording(self, step_s: float) -> None:
         """All ranks begin together and record as many steps."""
@@ -323,6 +362,7 @@ class ScriptMeasuring:
         }
         tables = {**counters.pop("tables", {}), **measurements.tables}
         self._finish_record(measurements.samples, counters, tables)
+        self._close()
 
     def _finish_record(
         self, samples: dict[str, list[float]], counters: dict[str, Any], tables: dict[str, Any]
@@ -330,11 +370,165 @@ class ScriptMeasuring:
         if self._files:  # those that were edited since were loaded as they were
             self._files = local_files(sys.modules) | self._files
             tables[SCRIPT_FILES] = [{"path": path, "sha256": self._files[path]} for path in self._files]
+        self._goes_on = bool(self._job.phases) and len(samples.get("step_time_s", ())) == self._planned
         self._record.update(state="done", samples=samples, counters=counters, tables=tables)
+        self._record["continues"] = self._goes_on
         self._write()
         self.is_over = True
+
+    def _close(self) -> None:
+        """Everything is stored."""
+        self._record["continues"] = False
+        self._write()
         self.position.enter(RankStage.TEARDOWN)
         self._script.finished()
+
+    # What follows on the window in the same process.
+
+    def _begin_explaining(self, times_s: list[float]) -> None:
+        """Rank 0 says what follows, for all ranks."""
+        self._step_s = math.fsum(times_s) / len(times_s)
+        self._script.begin_explaining()
+        chosen, reasons = json.loads(self.ranks.agree("phases", json.dumps(self._chosen())))
+        self._record["counters"] |= {f"{OWN_START}{name}": reason for name, reason in reasons.items()}
+        if not chosen:
+            self._close()
+            return
+        self.position.plan(self.position.begun + sum(steps for _, steps in chosen))
+        self.position.enter(RankStage.STEADY, slowest_warmup_s=LONGEST_PAUSE_S)
+        self._explaining = self._explanations(chosen)
+        self.tick = self._explain
+        self._explain_on()
+
+    def _explain(self) -> None:
+        self.position.completed += 1
+        self.position.begin_step()
+        self._check_parent()
+        self._explain_on()
+
+    def _explain_on(self) -> None:
+        if next(self._explaining, _OVER) is _OVER:
+            self._close()
+
+    def _chosen(self) -> tuple[list[tuple[int, int]], dict[str, str]]:
+        """The phases that this script allows, with their steps; and why others need a start of their own."""
+        chosen: list[tuple[int, int]] = []
+        reasons: dict[str, str] = {}
+        has_loader = self._script.uses_loader()
+        for number, phase in enumerate(self._job.phases):
+            trial = Trial(settings=phase.settings)
+            if phase.needs_loader not in (None, has_loader):
+                continue
+            reason = self._script.why_not_here(trial)
+            if reason is None:
+                chosen.append((number, self._steps_of(trial)))
+            else:
+                reasons[_name_of(trial)] = reason
+        if chosen:  # once more as it is, before what cannot be taken back
+            first = next((n for n, (number, _) in enumerate(chosen) if self._is_last(number)), len(chosen))
+            chosen.insert(first, (_AGAIN, self._window_steps(_AGAIN_S)))
+        return chosen, reasons
+
+    def _is_last(self, number: int) -> bool:
+        return has_ablation(Trial(settings=self._job.phases[number].settings), NO_COMM)
+
+    def _window_steps(self, window_s: float) -> int:
+        return _SETTLING + steps_in_window(window_s, self._step_s, self._options.min_steps)
+
+    def _steps_of(self, trial: Trial) -> int:
+        if not is_recorded(trial):
+            return self._window_steps(trial.window_s or _AGAIN_S)
+        return _SETTLING + self._recorder(trial, None, "").steps
+
+    def _recorder(self, trial: Trial, phases: StepPhases | None, meeting: str) -> ScriptRecording:
+        return ScriptRecording(
+            trial=trial,
+            device=self._device,
+            ranks=self.ranks,
+            phases=phases or StepPhases(ranges_on(self._device), ()),
+            step_s=self._step_s,
+            plain_step_s=self._step_s,
+            meeting=meeting,
+        )
+
+    def _explanations(self, chosen: list[tuple[int, int]]) -> Generator[None, None, None]:
+        """Every phase takes its steps on all ranks, also where it fails on one."""
+        for number, steps in chosen:
+            meeting = f"phase/{number}"
+            self.ranks.meet(meeting)
+            body: Recorded | None = self._phase(number, steps, _recorded_at(number))
+            for _ in range(steps):
+                body = self._advanced(body, number, steps)
+                yield
+            self._advanced(body, number, steps)
+
+    def _advanced(self, body: Recorded | None, number: int, steps: int) -> Recorded | None:
+        """The phase after one more step; None where it is over, or failed, which costs only itself."""
+        if body is None:
+            return None
+        try:
+            next(body)
+        except StopIteration as end:
+            self._store(number, end.value, steps)
+            return None
+        except Exception as error:
+            name = "the step again" if number == _AGAIN else _name_of(self._trial_of(number))
+            self._record["counters"][f"{OWN_START}{name}"] = str(describe_error(error)["message"])
+            self.ranks.arrive(_recorded_at(number))  # nobody waits for this rank
+            return None
+        return body
+
+    def _trial_of(self, number: int) -> Trial:
+        return self._trial if number == _AGAIN else Trial(settings=self._job.phases[number].settings)
+
+    def _phase(self, number: int, steps: int, meeting: str) -> Recorded:
+        trial = self._trial_of(number)
+        measurements = Measurements()
+        began = clocks.monotonic()
+        with self._script.ablated(trial):
+            for _ in range(_SETTLING):
+                yield
+            if is_recorded(trial):
+                with self._script.recording(self._device) as phases:
+                    recording = self._recorder(trial, phases, meeting)
+                    recording.check()
+                    measurements = yield from recording.run()
+            else:
+                began = clocks.monotonic()
+                clock = clock_for(self._device, steps - _SETTLING)
+                clock.start()
+                for _ in range(steps - _SETTLING):
+                    yield
+                    clock.tick()
+                clock.finish()
+                measurements.samples["step_time_s"] = clock.step_times_s()
+        measurements.counters |= dict(zip(WINDOW, (began, clocks.monotonic()), strict=True))
+        return measurements
+
+    def _store(self, number: int, measurements: Measurements, steps: int) -> None:
+        """A record of its own; what was observed of the script is the same as in the window."""
+        times_s = measurements.samples.get("step_time_s", [])
+        if number == _AGAIN:
+            self._record["counters"][AGAIN] = math.fsum(times_s) / len(times_s)
+            return
+        main = self._record["counters"]
+        counters = {name: value for name, value in main.items() if name.startswith(_OF_THE_SCRIPT)}
+        counters |= self._script.explaining_counters(steps)
+        tables = {**counters.pop("tables", {}), **measurements.tables}
+        if times_s:
+            counters["measured_steps"] = len(times_s)
+            samples = main.get("measured_samples")
+            if samples is not None:
+                counters["measured_samples"] = round(samples * len(times_s) / main["measured_steps"])
+        record = {
+            **self._identity,
+            "state": "done",
+            "samples": measurements.samples,
+            "counters": {**counters, **measurements.counters},
+            "tables": tables,
+        }
+        path = Path(self._job.phases[number].rank_files[self.ranks.rank])
+        write_atomically(path, json.dumps(record, allow_nan=False))
 
     def can_finish_early(self) -> bool:
         """Whether the steps so far are enough, for a script that ends by itself inside the window."""
@@ -375,3 +569,15 @@ class ScriptMeasuring:
         if rank < len(self._job.rank_files):
             path = Path(self._job.rank_files[rank])
         write_atomically(path, json.dumps(self._record, allow_nan=False))
+
+
+def _recorded_at(number: int) -> str:
+    """Where ranks meet after the recorded steps of a phase."""
+    return f"phase/{number}/recorded"
+
+
+def _name_of(trial: Trial) -> str:
+    """What a phase is, in words."""
+    if is_recorded(trial):
+        return "recorded steps"
+    return " and ".join(ABLATIONS[name] for name in ABLATIONS if name in trial.ablations)

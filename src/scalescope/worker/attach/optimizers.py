@@ -39,6 +39,7 @@ class OptimizerEvents(Hooks):
         self.step_s = 0.0
         self.events = 0
         self.skipped = 0
+        self.has_scaler = False  # that scales losses
 
     def install(self) -> None:
         before = self._before_hook = register_optimizer_step_pre_hook(self._before)
@@ -70,6 +71,15 @@ class OptimizerEvents(Hooks):
                         self._end_of(optimizer)
 
             _replace_while_called(self._after_hook, after_step)
+
+    def unsettle(self) -> None:
+        """Watch steps as before `settle`; torch may be going through the hooks that follow on a step."""
+        if self._is_settled:
+            self._is_settled = False
+            self._outermost = None
+            self._before_hook = register_optimizer_step_pre_hook(self._before)
+            self._undo.append(self._before_hook.remove)
+            _replace_while_called(self._after_hook, self._after)
 
     def key_of(self, optimizer: Optimizer) -> int:
         """The number of an optimizer, in the order of their first steps."""
@@ -113,6 +123,7 @@ class OptimizerEvents(Hooks):
 
         def step(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
             before = events.events
+            events.has_scaler |= bool(self.is_enabled())
             returned = original(self, optimizer, *args, **kwargs)
             if events.events == before:
                 events.skipped += 1

@@ -62,6 +62,11 @@ class ScriptRanks:
         self.store.set(f"{_PREFIX}/{name}/{self.rank}", "here")
         self._wait([f"{_PREFIX}/{name}/{rank}" for rank in range(self.world_size)], limit)
 
+    def arrive(self, name: str) -> None:
+        """Be at a meeting without waiting for others."""
+        if self.world_size > 1:
+            self.store.set(f"{_PREFIX}/{name}/{self.rank}", "here")
+
     def give_up(self) -> None:
         """Let no other rank wait for this one."""
         if self.world_size > 1 and not self.is_patient:

@@ -39,8 +39,11 @@ class SendsToRanks(Hooks):
     def _counted(self, name: str) -> Callable[[], None]:
         original = getattr(dist.ProcessGroup, name)
 
+        is_compiled = torch.compiler.is_dynamo_compiling
+
         def counted(*args: Any, **kwargs: Any) -> Any:
-            self.count += 1
+            if not is_compiled():
+                self.count += 1
             return original(*args, **kwargs)
 
         stored = inspect.getattr_static(dist.ProcessGroup, name)  # a method written in C++ must stay one
@@ -93,7 +96,8 @@ def _averaging(module: Any) -> int | None:
         with contextlib.suppress(AttributeError, TypeError):
             state = module._get_fsdp_state()
             groups = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
-            return max(_mesh_ranks(group.mesh_info) for group in groups if group is not None)
+            sizes = [_mesh_ranks(group.mesh_info) for group in groups if group is not None]
+            return max(sizes, default=None)
     return None
 
 

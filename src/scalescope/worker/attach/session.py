@@ -2,11 +2,12 @@
 
 import atexit
 import contextlib
+import gc
 import importlib
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from scalescope.worker.attach.parts import BackwardTime, StepParts
 from scalescope.worker.attach.periods import MOST_EVENTS, StepEnds
 from scalescope.worker.attach.process_file import ProcessFile
 from scalescope.worker.attach.recording.phases import StepPhases
+from scalescope.worker.attach.recording.recorded_steps import is_recorded
 from scalescope.worker.attach.recording.script_profile import ScriptProfile
 from scalescope.worker.attach.replicas import SendsToRanks, averaging_ranks, cut_ranks, input_hash
 from scalescope.worker.attach.trackers import Trackers
@@ -81,6 +83,7 @@ class Session:
         self._phases: StepPhases | None = None  # of recorded or profiled steps
         self._profile: ScriptProfile | None = None
         self._undo: list[Callable[[], None]] = []
+        self._silent_now = False  # since the window
         self._is_off = False
 
     def install(self) -> None:
@@ -108,8 +111,8 @@ class Session:
             self._optimizers,
             self._inputs,
             self._loaders,
-            self._wrappers,
             self._sends,
+            self._wrappers,
             self._levers,
             self._backward,
             self._events,
@@ -181,6 +184,7 @@ class Session:
         modules = self._modules()
         if step == 1:
             self._wrappers.silence_shards(modules)
+            self._sends.count = 0  # what was sent before the second step prepared the training
             return
         self._end_profile()
         self._profile = None
@@ -198,15 +202,18 @@ class Session:
 
     def _look_at_ranks(self, modules: list[torch.nn.Module]) -> None:
         """Who shares this rank's batch, and what it sends."""
-        if not self._sharing:
-            self._sharing = {
+        sends = self._sends.count
+        self._sends.remove()
+        if self._sharing:
+            return
+        self._sharing = {"sends": sends}
+        with contextlib.suppress(Exception):  # private to torch; without it these facts are unknown
+            self._sharing |= {
                 "averaging_ranks": averaging_ranks(modules),
                 "cut_ranks": cut_ranks(self._trained()),
                 "input_hash": input_hash(self._inputs.received),
-                "sends": self._sends.count,
             }
             self._parameters = largest_parameters(modules, self._trained())
-        self._sends.remove()
 
     def end_warmup_step(self) -> None:
         if self._profile is None:
@@ -249,6 +256,52 @@ class Session:
         self._inputs.remove()
         self._phases = StepPhases(ranges_on(device), self._inputs.modules)
         return self._phases, self._counters_from_now()
+
+    # What follows on the window in the same process.
+
+    def uses_loader(self) -> bool:
+        return self._loaders.batches > 0
+
+    def why_not_here(self, trial: Trial) -> str | None:
+        if has_ablation(trial, NO_COMM):
+            if kind_of(self._modules()) not in ("ddp", "fsdp2"):
+                return "neither DDP nor FSDP2 wraps the model"
+            if self._optimizers.has_scaler:
+                return "a GradScaler decides on steps by what ranks exchange"
+            return self._wrappers.why_not_silenced()
+        if is_recorded(trial) and torch.autograd._profiler_enabled():
+            return "the script uses torch's profiler itself"
+        if is_recorded(trial) and _replays_graphs():
+            return "the script replays CUDA graphs"
+        return None
+
+    def begin_explaining(self) -> None:
+        self._inputs.remove()
+        self._optimizers.unsettle()
+
+    @contextlib.contextmanager
+    def ablated(self, trial: Trial) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            if has_ablation(trial, PRELOADED):
+                stack.enter_context(self._loaders.preloading())
+            if has_ablation(trial, NO_COMM):
+                self._wrappers.silence(self._modules())
+                self._backward.install()
+                self._silent_now = True
+            yield
+
+    @contextlib.contextmanager
+    def recording(self, device: torch.device) -> Iterator[StepPhases]:
+        self._phases = StepPhases(ranges_on(device), self._inputs.modules)
+        try:
+            yield self._phases
+        finally:
+            self._phases = None
+
+    def explaining_counters(self, steps: int) -> dict[str, Any]:
+        if not self._silent_now:
+            return {}
+        return {**self._wrappers.counters(), "tables": {REMAINING: self._wrappers.remaining(steps)}}
 
     def _counters_from_now(self) -> Counters:
         skipped = self._optimizers.skipped
@@ -451,3 +504,12 @@ class Session:
         """A forked process: a helper of a script that trains already, or a rank that has not begun."""
         if self._optimizers.events:
             self._is_off = True
+
+
+def _replays_graphs() -> bool:
+    """Whether there are CUDA graphs: the script's own, or those of compilation with reduce-overhead."""
+    if "torch._inductor.cudagraph_trees" in sys.modules:
+        trees = sys.modules["torch._inductor.cudagraph_trees"]
+        if getattr(getattr(trees, "local", None), "tree_manager_containers", None):
+            return True
+    return any(type(thing) is torch.cuda.CUDAGraph for thing in gc.get_objects())

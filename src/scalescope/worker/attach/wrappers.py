@@ -82,11 +82,14 @@ class Wrappers(Hooks):
         DistributedDataParallel.__init__ = init  # type: ignore[method-assign]
         self._undo.append(lambda: setattr(DistributedDataParallel, "__init__", original))
         if self._silent:
-            self._undo += [self._counted(dist, name) for name in _COLLECTIVES if hasattr(dist, name)]
-            self._undo += [self._counted(dist.ProcessGroup, name) for name in ("send", "recv")]
-            functional = importlib.import_module("torch.distributed._functional_collectives")
-            names = [name for name in _FUNCTIONAL if hasattr(functional, name)]
-            self._undo += [self._counted(functional, name) for name in names]
+            self._count_calls()
+
+    def _count_calls(self) -> None:
+        self._undo += [self._counted(dist, name) for name in _COLLECTIVES if hasattr(dist, name)]
+        self._undo += [self._counted(dist.ProcessGroup, name) for name in ("send", "recv")]
+        functional = importlib.import_module("torch.distributed._functional_collectives")
+        names = [name for name in _FUNCTIONAL if hasattr(functional, name)]
+        self._undo += [self._counted(functional, name) for name in names]
 
     def check(self) -> None:
         """Refuse arguments that no DDP took."""
@@ -108,6 +111,25 @@ class Wrappers(Hooks):
             for module in modules:
                 if kind_of((module,)) == "fsdp2":
                     keep_shards_local(module)
+
+    def why_not_silenced(self) -> str | None:
+        """Why communication cannot be removed from ranks that train already; None where it can."""
+        if any(getattr(replica, "_comm_hooks", None) for replica in self.replicas) or self.kept_hooks:
+            return "the script has a communication hook of its own"
+        if any(replica.find_unused_parameters for replica in self.replicas):
+            return "DDP looks for unused parameters, which is communication too"
+        return None
+
+    def silence(self, modules: Iterable[nn.Module]) -> None:
+        """Let ranks that train already send nothing from now on; a hook cannot be taken back."""
+        self._silent = True
+        for replica in self.replicas:
+            for name in ("broadcast_buffers", "forward_sync_buffers"):
+                if hasattr(replica, name):
+                    setattr(replica, name, False)
+            self._keep_gradients(replica)
+        self.silence_shards(modules)
+        self._count_calls()
 
     def reset(self) -> None:
         self._calls.clear()
@@ -147,10 +169,8 @@ class Wrappers(Hooks):
     def _wrapped(self, replica: DistributedDataParallel) -> None:
         self.replicas.append(replica)
         self.changed += 1
-        device = next(replica.parameters()).device
         if self._silent:
-            self._hooks.append(LocalGradients(replica, device, divides=True))
-            self.has_hooks = True
+            self._keep_gradients(replica)
         elif self._comm_hook != "none":
             from scalescope.worker.strategies.ddp import _send_half
 
@@ -163,6 +183,11 @@ class Wrappers(Hooks):
 
         replica.register_comm_hook = absorb  # type: ignore[method-assign]
         replica._register_builtin_comm_hook = absorb  # type: ignore[method-assign]
+
+    def _keep_gradients(self, replica: DistributedDataParallel) -> None:
+        device = next(replica.parameters()).device
+        self._hooks.append(LocalGradients(replica, device, divides=True))
+        self.has_hooks = True
 
     def _counted(self, owner: Any, name: str) -> Callable[[], None]:
         original = getattr(owner, name)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 _MOST = 5
 _LEAST_SHARE = 0.05  # of all bytes
-_WRAPPED = ("module.", "_orig_mod.")
+_WRAPPERS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
 def largest_parameters(modules: Iterable[nn.Module], trained: Iterable[Tensor]) -> list[dict[str, Any]]:
@@ -36,9 +36,10 @@ def _size(parameter: Tensor) -> int:
 
 def _own_name(name: str) -> str:
     """As the user's model has it, inside of wrappers."""
-    for prefix in _WRAPPED:
-        name = name.replace(prefix, "")
-    return name
+    parts = [part for part in name.split(".") if part not in _WRAPPERS]
+    while parts[:1] == ["module"]:
+        parts = parts[1:]
+    return ".".join(parts)
 
 
 def _changed_share(parameter: Tensor) -> float | None:
@@ -48,6 +49,8 @@ def _changed_share(parameter: Tensor) -> float | None:
         return None
     with torch.no_grad(), contextlib.suppress(RuntimeError, NotImplementedError):
         if gradient.is_sparse:
-            return int(gradient.coalesce().indices()[0].unique().numel()) / gradient.shape[0]
-        return float((gradient != 0).any(dim=1).float().mean())
+            share = int(gradient.coalesce().indices()[0].unique().numel()) / gradient.shape[0]
+        else:
+            share = float((gradient != 0).any(dim=1).float().mean())
+        return share or None  # zero: it was cleared already
     return None

@@ -71,9 +71,20 @@ def test_counts_are_those_of_torch(make: Callable[[], tuple[nn.Module, Any]], tm
     assert counted.by_format() == {"fp32": counter.get_total_flops()}
 
 
-def product(start_s: float, end_s: float, flops: float = 8.0, number_format: str = "fp32") -> Product:
+def product(
+    start_s: float,
+    end_s: float,
+    flops: float = 8.0,
+    number_format: str = "fp32",
+    name: str = "aten::convolution",
+) -> Product:
     return Product(
-        thread=1, start_s=start_s, end_s=end_s, flops=Flops(flops, flops), number_format=number_format
+        name=name,
+        thread=1,
+        start_s=start_s,
+        end_s=end_s,
+        flops=Flops(flops, flops),
+        number_format=number_format,
     )
 
 
@@ -84,6 +95,12 @@ def kernel(launched_s: float, name: str = "sgemm", thread: int = 1, time_s: floa
 def test_a_product_inside_another_is_a_part_of_it() -> None:
     counted = CountedProducts([product(0, 10), product(2, 3)], [kernel(2.5)])
     assert [item.end_s for item in counted] == [10]
+
+
+def test_of_a_matrix_product_inside_another_the_inner_one_is_computed() -> None:
+    whole, part = product(0, 10, 64.0, name="aten::mm"), product(2, 3, 16.0, "fp8", name="aten::_scaled_mm")
+    counted = CountedProducts([whole, part], [kernel(2.5)])
+    assert counted.by_format() == {"fp8": 16.0}
 
 
 def test_a_product_that_launched_nothing_did_not_run() -> None:

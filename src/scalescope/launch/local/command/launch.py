@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.command_line import CommandNodes, filled_words
 from scalescope.experiment.machine import Gpu
+from scalescope.experiment.phases import Phase
 from scalescope.experiment.trial import Trial
-from scalescope.launch.launcher import Outcome, Watcher
+from scalescope.launch.launcher import Explained, Outcome, Watcher, record_from
 from scalescope.launch.local.command.environment import command_environment, rank_cpus, rank_environments
 from scalescope.launch.local.command.host_heartbeats import HostHeartbeats
 from scalescope.launch.local.command.processes import PACKAGE, CommandProcess, check_program, start_command
@@ -25,10 +26,10 @@ from scalescope.launch.local.rank_watch import SupervisedLaunch, SupervisedRank
 from scalescope.launch.local.split_gpu import SplitGpu
 from scalescope.launch.telemetry.load import LoadMeter
 from scalescope.launch.telemetry.sampler import Telemetry
-from scalescope.results.ranks.attach_job import PROCESSES, AttachJob
+from scalescope.results.ranks.attach_job import PROCESSES, AttachJob, AttachPhase
 from scalescope.results.ranks.heartbeat import Heartbeats
 from scalescope.results.result import RankRecord
-from scalescope.results.run_folder import RunFolder
+from scalescope.results.run_folder import RunFolder, read_json
 
 _HOOK = Path(__file__).with_name("startup_hook.py")
 
@@ -44,6 +45,7 @@ class CommandLaunch:
     folder: RunFolder
     limits: Measuring
     deadline: float | None = None  # on the monotonic clock
+    phases: Sequence[Phase] = ()  # what is measured after the window
     nodes: CommandNodes = field(default_factory=CommandNodes)
     split: SplitGpu | None = None
     gpus: Sequence[Gpu] = ()
@@ -55,7 +57,8 @@ class CommandLaunch:
         """Start the command and watch it to its end."""
         kind = HostHeartbeats if self.nodes.are_several else Heartbeats
         beats = kind(self.beats, self.trial.world_size, create=True)
-        for stale in (*self.rank_files, self.log):
+        of_phases = (file for phase in self.phases for file in self._files_of(phase.trial))
+        for stale in (*self.rank_files, *of_phases, self.log):
             stale.unlink(missing_ok=True)
         with contextlib.ExitStack() as stack:
             try:
@@ -100,7 +103,8 @@ class CommandLaunch:
 
     def _supervise(self, command: SupervisedCommand, watcher: Watcher) -> Outcome:
         if self.meter is None:
-            return CommandSupervisor(command, watcher).run()
+            outcome = CommandSupervisor(command, watcher).run()
+            return dataclasses.replace(outcome, explained=self._explained(lambda records: {}))
         telemetry = Telemetry(
             self.sampled_gpus,
             lambda: _known_pids(command.ranks),
@@ -114,9 +118,20 @@ class CommandLaunch:
 
         try:
             outcome = CommandSupervisor(command, watcher, telemetry.sample, measured).run()
+            explained = self._explained(lambda records: telemetry.of_window(self._of_this_host(records)))
         finally:
             telemetry.close()
-        return dataclasses.replace(outcome, telemetry=sampled)
+        return dataclasses.replace(outcome, telemetry=sampled, explained=explained)
+
+    def _explained(self, sampled: Callable[[Sequence[RankRecord]], dict[str, Any]]) -> tuple[Explained, ...]:
+        """The phases that all ranks stored."""
+        found = []
+        for phase in self.phases:
+            raw = [read_json(file) for file in self._files_of(phase.trial)]
+            records = [record_from(record) for record in raw if isinstance(record, dict)]
+            if len(records) == self.trial.world_size:
+                found.append(Explained(trial=phase.trial, records=records, telemetry=sampled(records)))
+        return tuple(found)
 
     def _of_this_host(self, records: Sequence[RankRecord]) -> list[RankRecord]:
         """Those whose clock is ours."""
@@ -125,8 +140,11 @@ class CommandLaunch:
 
     @property
     def rank_files(self) -> list[Path]:
-        ranks = range(self.trial.world_size)
-        return [self.folder.rank_file(self.trial.trial_id, self.number, rank).absolute() for rank in ranks]
+        return self._files_of(self.trial)
+
+    def _files_of(self, trial: Trial) -> list[Path]:
+        ranks = range(trial.world_size)
+        return [self.folder.rank_file(trial.trial_id, self.number, rank).absolute() for rank in ranks]
 
     @property
     def log(self) -> Path:
@@ -175,6 +193,14 @@ class CommandLaunch:
             environment=environments,
             cpus=[] if self.nodes.are_several else rank_cpus(self.trial, self.gpus),
             node=self.nodes.names[0] if self.nodes.are_several else "",
+            phases=[
+                AttachPhase(
+                    settings=dict(phase.trial.settings),
+                    rank_files=[str(file) for file in self._files_of(phase.trial)],
+                    needs_loader=phase.needs_loader,
+                )
+                for phase in self.phases
+            ],
             view=None if writes is None else dataclasses.asdict(writes.view),
             forbids_writing=writes is not None and writes.is_checked_by_ranks,
         )

@@ -78,6 +78,7 @@ class CommandSupervisor:
         self._sample = sample
         self._measured = measured
         self._measured_at: float | None = None
+        self._is_told = False  # that all ranks are measured
         self._space_looked_at = time.monotonic()
 
     def run(self) -> Outcome:
@@ -114,9 +115,16 @@ class CommandSupervisor:
         for rank, supervised in zip(self._command.ranks, self._watch.ranks, strict=True):
             rank.identify(supervised.record().get("pid"))
         self._sample()
-        if all(rank.finished for rank in self._watch.ranks):
-            self._measured_at = time.monotonic()
+        if not self._is_told and self._is_measured():
+            self._is_told = True
             self._measured(self._watch.records())
+        is_over = self._process.exit_code is not None and self._is_measured()
+        if is_over or all(rank.finished for rank in self._watch.ranks):
+            self._measured_at = time.monotonic()
+
+    def _is_measured(self) -> bool:
+        """Whether all results are stored; what explains them may still follow."""
+        return all(rank.measured for rank in self._watch.ranks)
 
     def _outcome(self) -> Outcome | None:
         """How the launch ended; None while it goes on."""
@@ -129,7 +137,10 @@ class CommandSupervisor:
             return self._after_measuring(self._measured_at)
         if self._watch.failed_ranks():
             return self._failure()
-        return self._overdue() or self._over_budget() or self._over_space()
+        ended = self._overdue() or self._over_budget() or self._over_space()
+        if ended is not None and self._is_measured():  # what only explains costs itself alone
+            return Outcome(status="ok", notes=[f"what explains the step is incomplete: {ended.reason}"])
+        return ended
 
     def _over_space(self) -> Outcome | None:
         """That the command has filled the space for what it writes."""

@@ -56,6 +56,8 @@ class ScriptRecording:
     ranks: ScriptRanks
     phases: StepPhases
     step_s: float  # that all ranks agreed on
+    plain_step_s: float | None = None  # without a profiler, where it is known already
+    meeting: str = "recorded"  # of all ranks, after the recorded steps
     locate: Callable[[torch.device], AbstractContextManager[Synchronizations]] = located_synchronizations
     rates: Callable[[torch.device], dict[str, float]] = product_rates
 
@@ -71,7 +73,8 @@ class ScriptRecording:
         """How many steps the recording takes."""
         if records_arrivals(self.trial):
             return self._arrivals_count
-        return sum(step_counts(self.step_s)) + 2 * WATCHED_STEPS
+        plain, recorded = step_counts(self.step_s)
+        return (plain if self.plain_step_s is None else 0) + recorded + 2 * WATCHED_STEPS
 
     def run(self) -> Recorded:
         """Goes on at the end of every step; returns what to store."""
@@ -90,7 +93,9 @@ class ScriptRecording:
     def _breakdown(self) -> Recorded:
         measurements = Measurements()
         plain, recorded = step_counts(self.step_s)
-        plain_step_s = statistics.median((yield from self._timed(plain)))
+        plain_step_s = self.plain_step_s
+        if plain_step_s is None:
+            plain_step_s = statistics.median((yield from self._timed(plain)))
         events = yield from self._under_profiler(recorded, measurements)
         trace = read_steps(events)
         with self.locate(self.device) as waits:
@@ -111,7 +116,7 @@ class ScriptRecording:
         with recorder, self.phases.installed():
             times_s = yield from self._timed(count, self.phases.end_step)
         measurements.samples["recorded_step_time_s"] = times_s
-        self.ranks.meet("recorded")  # reading a trace must not be recorded as waiting by another rank
+        self.ranks.meet(self.meeting)  # reading a trace must not be recorded as waiting by another rank
         return recorded_events(recorder)
 
     def _timed(self, count: int, at_end: Callable[[], None] | None = None) -> Timed:
