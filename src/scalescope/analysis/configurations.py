@@ -36,6 +36,7 @@ _UNSTABLE_CV = 0.03
 _CLOCKS_MOVED = 0.02
 _DRIFT_SPAN_S = 120.0
 SHORT_WINDOW_S = 1.0
+_CHANGED = 0.2  # of a step, between the timed steps and those after them
 _SHORT = 0.01  # the last batch of an epoch may be smaller without a remark
 
 
@@ -289,6 +290,7 @@ class Configuration:
             *self._short_window(),
             *self._short_batches(),
             *self._outliers(),
+            *self._left_behind(),
         ]
 
     def _soaking(self) -> list[str]:
@@ -323,6 +325,23 @@ class Configuration:
         if mean is None or self.trial.is_command or mean > asked * (1.0 - _SHORT):
             return []
         return [f"steps had {mean:.0f} samples on average instead of {asked}: the data's batches are smaller"]
+
+    @property
+    def again(self) -> float | None:
+        """The step after what explains it over the step before, the median of launches; None is unknown."""
+        ratios = [
+            launch.again_step_s / launch.mean_step_s
+            for launch in self.launches
+            if launch.again_step_s is not None
+        ]
+        return statistics.median(ratios) if ratios else None
+
+    def _left_behind(self) -> list[str]:
+        """Whether what was measured after the timed steps changed the job; other load may have, too."""
+        if self.again is None or self.is_disturbed or abs(self.again - 1.0) < _CHANGED:
+            return []
+        change = percent(abs(self.again - 1.0))
+        return [f"steps took {change} {'longer' if self.again > 1.0 else 'less'} once they were explained"]
 
     def _outliers(self) -> list[str]:
         outliers = [

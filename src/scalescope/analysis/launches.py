@@ -13,7 +13,7 @@ from scalescope.analysis.statistics import mean_of_known, median_of_known
 from scalescope.analysis.telemetry import TelemetrySummary, telemetry_summary
 from scalescope.experiment.observed import replicas_of
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.attach_job import OBSERVED
+from scalescope.results.ranks.attach_job import AGAIN, OBSERVED
 from scalescope.results.result import EVENTS, RankRecord, Result, number_in
 
 _OUTLIER_MADS = 10 * 1.4826  # MAD times 1.4826 estimates a standard deviation
@@ -52,6 +52,7 @@ class LaunchSummary:
     hosts: tuple[str, ...] = ()  # of each rank
     round: Hashable = None  # launches made next to each other; None where they are made one by one
     round_effect: float = 0.0  # what its round adds to the logarithm of its speed
+    again_step_s: float | None = None  # the mean step after what explains it, in the same start
     gpu: str | None = None  # the model's name, of the first rank
     threads_per_rank: int | None = None  # of torch, the most of any rank; None where it was not recorded
     series: StepSeries = field(default_factory=StepSeries)  # of one rank, in which events are looked for
@@ -107,6 +108,7 @@ def summarise(result: Result, round_: Hashable = None) -> LaunchSummary:
         clock_change=_clock_change(result),
         soak_reached=_soak_reached(result),
         round=round_,
+        again_step_s=result.ranks[0].number(AGAIN),
         gpu=_text(result, "gpu"),
         threads_per_rank=_most(result, "threads"),
         series=_series(result),

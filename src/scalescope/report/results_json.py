@@ -139,6 +139,7 @@ def _script_fields(configuration: Configuration) -> dict[str, Any]:
         "samples_per_step": configuration.samples_per_step,
         "replicas": configuration.trial.replicas if configuration.knows_samples else None,
         "wrapper": configuration.wrapper,
+        "again_ratio": configuration.again,
     }
 
 

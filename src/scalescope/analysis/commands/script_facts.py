@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from scalescope.experiment.observed import replicas_of
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.attach_job import OBSERVED, REMAINING, SUPPRESSED, WRITTEN
+from scalescope.results.ranks.attach_job import OBSERVED, OWN_START, REMAINING, SUPPRESSED, WRITTEN
 from scalescope.results.result import RankRecord, Result
 
 OPTIMIZER_STEPS = "optimizer steps"  # how a rank says that it counts these
@@ -27,6 +27,7 @@ class ScriptFacts:
     suppressed: Mapping[str, int] = field(default_factory=dict)  # calls left out, most of any launch
     written_files: int = 0  # to the private view, in the launch with most of them
     written_bytes: int = 0
+    own_starts: Mapping[str, str] = field(default_factory=dict)  # what got a launch of its own, and why
     remaining: tuple[str, ...] = ()  # what still communicates in launches without communication
 
     @property
@@ -66,6 +67,12 @@ def _facts(launches: list[Result]) -> ScriptFacts:
         suppressed=_suppressed(launches),
         written_files=_most_written(launches, "files"),
         written_bytes=_most_written(launches, "bytes"),
+        own_starts={
+            name.removeprefix(OWN_START): str(reason)
+            for launch in launches
+            for name, reason in launch.ranks[0].counters.items()
+            if name.startswith(OWN_START)
+        },
         remaining=_remaining(launches),
     )
 

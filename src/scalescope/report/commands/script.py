@@ -43,6 +43,7 @@ def script_lines(facts: ScriptFacts, measured: Sequence[Configuration]) -> list[
         *_sample_lines(facts, measured),
         *_written_line(facts),
         *_left_out_line(facts),
+        *_own_starts_line(facts),
         *_remaining_line(facts),
         *_skipped_line(facts),
     ]
@@ -131,6 +132,13 @@ def _left_out_line(facts: ScriptFacts) -> list[str]:
         return []
     calls = ", ".join(f"{name} {counted(count, 'time')}" for name, count in facts.suppressed.items())
     return [f"Not sent while measuring, per launch: {calls}; --allow-writes sends it."]
+
+
+def _own_starts_line(facts: ScriptFacts) -> list[str]:
+    if not facts.own_starts:
+        return []
+    reasons = "; ".join(f"{name} ({reason})" for name, reason in facts.own_starts.items())
+    return [f"In launches of their own, and not after the timed steps: {reasons}."]
 
 
 def _remaining_line(facts: ScriptFacts) -> list[str]:

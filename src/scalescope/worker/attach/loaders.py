@@ -14,7 +14,7 @@ from scalescope import clocks
 from scalescope.errors import BadInput
 from scalescope.worker.attach.hook_guard import HookGuard, Hooks
 
-_PRELOADED = 8  # batches of a loader that are kept and handed out again and again
+PRELOADED_BATCHES = 8  # batches of a loader that are kept and handed out again and again
 _Key = Hashable | None
 ARGUMENTS = ("num_workers", "pin_memory", "prefetch_factor")
 
@@ -84,7 +84,7 @@ class ScriptLoaders(Hooks):
 
         def preloaded(dataset: Any, read: Callable[[], Any]) -> Any:
             batches = kept.setdefault(id(dataset), [])
-            if len(batches) < _PRELOADED:
+            if len(batches) < PRELOADED_BATCHES:
                 batches.append(read())
                 return batches[-1]
             batches.append(batches.pop(0))
@@ -92,7 +92,7 @@ class ScriptLoaders(Hooks):
 
         def next_batch(iterator: Any) -> Any:
             if _is_at_end(iterator):
-                return read_next(iterator)
+                raise StopIteration
             before = iterator._num_yielded
             batch = preloaded(iterator._dataset, lambda: read_next(iterator))
             iterator._num_yielded = before + 1
@@ -201,7 +201,7 @@ class ScriptLoaders(Hooks):
     def _preloaded_iter(self, original: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
         def cycling(loader: Any) -> Iterator[Any]:
             if "_scalescope_batches" not in vars(loader):
-                kept = list(itertools.islice(original(loader), _PRELOADED))
+                kept = list(itertools.islice(original(loader), PRELOADED_BATCHES))
                 object.__setattr__(loader, "_scalescope_batches", kept)
             kept = loader._scalescope_batches
             try:

@@ -15,13 +15,14 @@ import torch
 from scalescope import clocks
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.errors import BadInput
-from scalescope.experiment.ablations import NO_COMM, has_ablation
+from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation
 from scalescope.experiment.trial import ABLATIONS, Trial
 from scalescope.results.files import write_atomically
 from scalescope.results.provenance import SCRIPT_FILES, local_files
 from scalescope.results.ranks.attach_job import AGAIN, OWN_START, AttachJob
 from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.results.result import WINDOW
+from scalescope.worker.attach.loaders import PRELOADED_BATCHES
 from scalescope.worker.attach.rank_group import ScriptRanks
 from scalescope.worker.attach.recording.phases import StepPhases
 from scalescope.worker.attach.recording.recorded_steps import (
@@ -49,9 +50,10 @@ Tick = Callable[[], None]
 Counters = Callable[[int], dict[str, Any]]  # what a number of steps consisted of, and tables under "tables"
 _LOOKING_STEPS = 2  # until the modules that the script calls are known
 _PUBLISH_S = 0.05  # of steps between two signs of life in the window
-_SETTLING = 10  # steps of a phase before it counts: batches are kept, hooks look where gradients are
+# Steps of a phase before it counts: batches are kept first, and hooks look where gradients are.
+_SETTLING = {PRELOADED: PRELOADED_BATCHES + 1, NO_COMM: 4}
 _AGAIN = -1  # in place of a phase's number: the script as it is
-_AGAIN_S = 1.0
+_AGAIN_S = 0.5
 _OVER = object()
 _OF_THE_SCRIPT = (
     "observed/", "parameter", "gradient_bytes", "convolutions", "threads", "affinity", "gpu", "world_size"
@@ -80,7 +82,8 @@ class MeasuredScript(Protocol):
         ...
 
     def why_not_here(self, trial: Trial) -> str | None:
-        """Why a trial cannot be measured in this process after the window; None where it can."""
+        """Why a trial cannot be measured in this process after the window; None where it can, empty where
+        nobody can measure it."""
         ...
 
     def uses_loader(self) -> bool:
@@ -422,23 +425,23 @@ class ScriptMeasuring:
             reason = self._script.why_not_here(trial)
             if reason is None:
                 chosen.append((number, self._steps_of(trial)))
-            else:
+            elif reason:
                 reasons[_name_of(trial)] = reason
         if chosen:  # once more as it is, before what cannot be taken back
             first = next((n for n, (number, _) in enumerate(chosen) if self._is_last(number)), len(chosen))
-            chosen.insert(first, (_AGAIN, self._window_steps(_AGAIN_S)))
+            chosen.insert(first, (_AGAIN, _settling(self._trial) + self._window_steps(_AGAIN_S)))
         return chosen, reasons
 
     def _is_last(self, number: int) -> bool:
         return has_ablation(Trial(settings=self._job.phases[number].settings), NO_COMM)
 
     def _window_steps(self, window_s: float) -> int:
-        return _SETTLING + steps_in_window(window_s, self._step_s, self._options.min_steps)
+        return steps_in_window(window_s, self._step_s, self._options.min_steps)
 
     def _steps_of(self, trial: Trial) -> int:
         if not is_recorded(trial):
-            return self._window_steps(trial.window_s or _AGAIN_S)
-        return _SETTLING + self._recorder(trial, None, "").steps
+            return _settling(trial) + self._window_steps(trial.window_s or _AGAIN_S)
+        return _settling(trial) + self._recorder(trial, None, "").steps
 
     def _recorder(self, trial: Trial, phases: StepPhases | None, meeting: str) -> ScriptRecording:
         return ScriptRecording(
@@ -486,7 +489,7 @@ class ScriptMeasuring:
         measurements = Measurements()
         began = clocks.monotonic()
         with self._script.ablated(trial):
-            for _ in range(_SETTLING):
+            for _ in range(_settling(trial)):
                 yield
             if is_recorded(trial):
                 with self._script.recording(self._device) as phases:
@@ -495,9 +498,10 @@ class ScriptMeasuring:
                     measurements = yield from recording.run()
             else:
                 began = clocks.monotonic()
-                clock = clock_for(self._device, steps - _SETTLING)
+                counted = steps - _settling(trial)
+                clock = clock_for(self._device, counted)
                 clock.start()
-                for _ in range(steps - _SETTLING):
+                for _ in range(counted):
                     yield
                     clock.tick()
                 clock.finish()
@@ -569,6 +573,10 @@ class ScriptMeasuring:
         if rank < len(self._job.rank_files):
             path = Path(self._job.rank_files[rank])
         write_atomically(path, json.dumps(self._record, allow_nan=False))
+
+
+def _settling(trial: Trial) -> int:
+    return 1 + max((_SETTLING[name] for name in _SETTLING if has_ablation(trial, name)), default=0)
 
 
 def _recorded_at(number: int) -> str:

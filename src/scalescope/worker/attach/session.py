@@ -265,7 +265,7 @@ class Session:
     def why_not_here(self, trial: Trial) -> str | None:
         if has_ablation(trial, NO_COMM):
             if kind_of(self._modules()) not in ("ddp", "fsdp2"):
-                return "neither DDP nor FSDP2 wraps the model"
+                return ""
             if self._optimizers.has_scaler:
                 return "a GradScaler decides on steps by what ranks exchange"
             return self._wrappers.why_not_silenced()

@@ -243,6 +243,43 @@ def test_preloaded_batches_have_the_length_of_the_loader(samples: TensorDataset)
     assert len(set(first)) == 8
 
 
+def test_a_loop_that_is_under_way_gets_preloaded_batches_and_then_goes_on(samples: TensorDataset) -> None:
+    watch = installed({})
+    loader = DataLoader(samples, batch_size=1)
+    try:
+        loop = iter(loader)
+        before = [float(next(loop)[0]) for _ in range(2)]
+        with watch.preloading():
+            inside = [float(next(loop)[0]) for _ in range(18)]
+            with pytest.raises(StopIteration):  # as long as the loader's own
+                next(loop)
+            later = iter(loader)
+            preloaded = [float(next(later)[0]) for _ in range(3)]
+        after = [float(batch[0]) for batch in later]
+    finally:
+        watch.remove()
+    assert before == [0.0, 1.0]
+    assert inside == [*map(float, range(2, 10)), *map(float, range(2, 10)), 2.0, 3.0]
+    assert set(preloaded) <= set(inside)
+    assert after == list(map(float, range(17)))  # its own, as many as were left
+    assert [float(batch[0]) for batch in loader] == list(map(float, range(20)))
+
+
+def test_a_data_set_that_is_made_anew_in_every_epoch_is_the_same(samples: TensorDataset) -> None:
+    watch = installed({})
+    try:
+        list(DataLoader(samples, batch_size=8))
+        watch.settle()
+        list(DataLoader(TensorDataset(torch.arange(20).float()), batch_size=8))
+        assert watch.samples == 20
+        list(DataLoader(TensorDataset(torch.arange(7).float()), batch_size=8))
+        with torch.no_grad():
+            list(DataLoader(TensorDataset(torch.arange(20).float()), batch_size=8))
+        assert watch.samples == 20
+    finally:
+        watch.remove()
+
+
 class Endless(IterableDataset[torch.Tensor]):
     """Has no length."""
 
@@ -382,6 +419,17 @@ def test_a_settled_script_calls_at_the_end_of_its_step(events: tuple[OptimizerEv
     optimizer.step()
     other.step()
     assert (len(ends), stepped, watch.events) == (1, [optimizer, other], 3)
+
+
+def test_a_settled_script_can_be_watched_again(events: tuple[OptimizerEvents, list[Any]]) -> None:
+    watch, stepped = events
+    _, optimizer = made()
+    optimizer.step()
+    watch.settle((optimizer, watch.unsettle))
+    optimizer.step()
+    outer = Outer(optimizer)
+    outer.step()
+    assert stepped == [optimizer, outer]
 
 
 def test_hooks_can_be_settled_and_removed_while_others_wait_for_their_turn() -> None:

@@ -1,0 +1,138 @@
+"""A command is started once: what explains its step follows on the timed window in the same processes."""
+
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gloo.conftest import Start
+
+pytestmark = [pytest.mark.gloo, pytest.mark.thorough]
+
+_FLAGS = ("--device=cpu", "--repeats=1", "--window=0.4s", "--warmup-steps=3", "--no-repeat-disturbed")
+_RANKS = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node={world_size}", "train.py")
+_SCRIPT = """
+import os, sys, time
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+open("starts.txt", "a").write(f"{os.environ.get('RANK', '0')}\\n")
+
+class Slow(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, number):
+        time.sleep(0.002)
+        return torch.randn(16)
+
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.Linear(64, 1))
+if dist.is_initialized():
+    model = DistributedDataParallel(model, find_unused_parameters=UNUSED)
+    HOOK
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data, steps = Slow(), 0
+while True:
+    for x in DataLoader(data, batch_size=8):
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        steps += 1
+        BREAK
+"""
+
+
+def write(folder: Path, *, unused: bool = False, hook: str = "", breaks: str = "") -> None:
+    text = _SCRIPT.replace("UNUSED", str(unused)).replace("HOOK", hook).replace("BREAK", breaks)
+    (folder / "train.py").write_text(text)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "run" / "trials.jsonl").read_text().splitlines()]
+
+
+def kind(line: dict[str, Any]) -> tuple[int, str, bool, bool]:
+    settings = line["settings"]
+    removed = (bool(settings.get(name)) for name in ("with_preloaded_input", "without_communication"))
+    return (settings["world_size"], settings["benchmark"], *removed)
+
+
+def step_s(line: dict[str, Any]) -> float:
+    times_s: list[float] = line["ranks"][0]["samples"]["step_time_s"]
+    return statistics.median(times_s)
+
+
+def test_train_starts_a_script_once(start: Start, tmp_path: Path) -> None:
+    write(tmp_path)
+    run = start("train", *_FLAGS, "--allow-writes", "--", sys.executable, "train.py").finish()
+    assert run.returncode == 0, run.stderr
+    assert (tmp_path / "starts.txt").read_text() == "0\n"
+    timed, preloaded = lines(tmp_path)
+    assert [kind(timed), kind(preloaded)] == [(1, "train", False, False), (1, "train", True, False)]
+    assert step_s(preloaded) < step_s(timed)  # samples take most of a step
+    assert timed["ranks"][0]["counters"]["again_step_s"] > 0.0
+    assert "input" in run.stdout
+
+
+def test_scale_starts_each_number_of_ranks_once_in_a_round(start: Start, tmp_path: Path) -> None:
+    write(tmp_path)
+    flags = ("--world-size=1,2", *_FLAGS, "--allow-writes")
+    run = start("scale", *flags, "--", *_RANKS).finish()
+    assert run.returncode == 0, run.stderr
+    assert sorted((tmp_path / "starts.txt").read_text().split()) == ["0", "0", "1"]
+    measured = {kind(line): line for line in lines(tmp_path) if line["settings"]["benchmark"] != "comm"}
+    assert set(measured) == {
+        (1, "train", False, False),
+        (1, "train", True, False),
+        (2, "train", False, False),
+        (2, "train", True, False),
+        (2, "arrivals", True, False),
+        (2, "train", True, True),
+    }
+    assert all(line["status"] == "ok" for line in measured.values())
+    silent, sending = measured[2, "train", True, True], measured[2, "train", True, False]
+    assert step_s(silent) < step_s(sending)
+    assert silent["ranks"][0]["counters"]["no_comm_hook_s_per_step"] > 0.0
+
+
+_OWN_HOOK = (
+    "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook; "
+    "model.register_comm_hook(None, allreduce_hook)"
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hook": _OWN_HOOK}, "the script has a communication hook of its own"),
+        ({"unused": True}, "DDP looks for unused parameters"),
+    ],
+)
+def test_what_is_unsafe_gets_a_start_of_its_own(
+    start: Start, tmp_path: Path, changes: dict[str, Any], reason: str
+) -> None:
+    write(tmp_path, **changes)
+    flags = ("--world-size=1,2", *_FLAGS, "--allow-writes")
+    run = start("scale", *flags, "--", *_RANKS).finish()
+    assert run.returncode == 0, run.stderr
+    assert sorted((tmp_path / "starts.txt").read_text().split()) == ["0", "0", "0", "1", "1"]
+    (silent,) = [line for line in lines(tmp_path) if kind(line) == (2, "train", True, True)]
+    assert silent["status"] == "ok"
+    assert reason in run.stdout
+
+
+def test_a_script_that_fails_after_the_window_keeps_its_result(start: Start, tmp_path: Path) -> None:
+    write(tmp_path, breaks="assert 'RANK' in os.environ or time.monotonic() < began + 2.5")
+    text = (tmp_path / "train.py").read_text()
+    (tmp_path / "train.py").write_text(text.replace("data, steps", "began = time.monotonic(); data, steps"))
+    flags = ("--device=cpu", "--repeats=1", "--window=1.5s", "--warmup-steps=3", "--no-repeat-disturbed")
+    run = start("train", *flags, "--", sys.executable, "train.py").finish()
+    assert run.returncode == 0, run.stdout + run.stderr
+    timed = lines(tmp_path)[0]
+    assert (timed["status"], kind(timed)) == ("ok", (1, "train", False, False))
