@@ -54,6 +54,7 @@ _PUBLISH_S = 0.05  # of steps between two signs of life in the window
 _SETTLING = {PRELOADED: PRELOADED_BATCHES + 1, NO_COMM: 4}
 _AGAIN = -1  # in place of a phase's number: the script as it is
 _AGAIN_S = 0.5
+_LONGEST_S = 2.0  # of a phase: the same processes differ less from each other than launches do
 _OVER = object()
 _OF_THE_SCRIPT = (
     "observed/", "parameter", "gradient_bytes", "convolutions", "threads", "affinity", "gpu", "world_size"
@@ -440,7 +441,7 @@ class ScriptMeasuring:
 
     def _steps_of(self, trial: Trial) -> int:
         if not is_recorded(trial):
-            return _settling(trial) + self._window_steps(trial.window_s or _AGAIN_S)
+            return _settling(trial) + self._window_steps(min(trial.window_s or _LONGEST_S, _LONGEST_S))
         return _settling(trial) + self._recorder(trial, None, "").steps
 
     def _recorder(self, trial: Trial, phases: StepPhases | None, meeting: str) -> ScriptRecording:
