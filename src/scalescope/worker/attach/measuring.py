@@ -56,6 +56,7 @@ _AGAIN = -1  # in place of a phase's number: the script as it is
 _AGAIN_S = 0.5
 _LONGEST_S = 2.0  # of a phase: the same processes differ less from each other than launches do
 _OVER = object()
+_AFTER_PROFILER = "steps that follow on recorded ones are slower on a GPU"
 _OF_THE_SCRIPT = (
     "observed/", "parameter", "gradient_bytes", "convolutions", "threads", "affinity", "gpu", "world_size"
 )  # fmt: skip
@@ -424,17 +425,25 @@ class ScriptMeasuring:
             if phase.needs_loader not in (None, has_loader):
                 continue
             reason = self._script.why_not_here(trial)
+            if reason is None and has_ablation(trial, NO_COMM) and self._has_recorded(chosen):
+                reason = _AFTER_PROFILER
             if reason is None:
                 chosen.append((number, self._steps_of(trial)))
             elif reason:
                 reasons[_name_of(trial)] = reason
-        if chosen:  # once more as it is, before what cannot be taken back
-            first = next((n for n, (number, _) in enumerate(chosen) if self._is_last(number)), len(chosen))
-            chosen.insert(first, (_AGAIN, _settling(self._trial) + self._window_steps(_AGAIN_S)))
+        removed = sum(self._can_be_taken_back(number) for number, _ in chosen)
+        if removed:  # once more as it is
+            chosen.insert(removed, (_AGAIN, _settling(self._trial) + self._window_steps(_AGAIN_S)))
         return chosen, reasons
 
-    def _is_last(self, number: int) -> bool:
-        return has_ablation(Trial(settings=self._job.phases[number].settings), NO_COMM)
+    def _has_recorded(self, chosen: list[tuple[int, int]]) -> bool:
+        """Whether steps are recorded before, on a GPU: its profiler slows the host from then on."""
+        recorded = (is_recorded(self._trial_of(number)) for number, _ in chosen)
+        return self._device.type == "cuda" and any(recorded)
+
+    def _can_be_taken_back(self, number: int) -> bool:
+        trial = self._trial_of(number)
+        return not is_recorded(trial) and not has_ablation(trial, NO_COMM)
 
     def _window_steps(self, window_s: float) -> int:
         return steps_in_window(window_s, self._step_s, self._options.min_steps)
