@@ -1,6 +1,7 @@
 """A command is started once: what explains its step follows on the timed window in the same processes."""
 
 import json
+import signal
 import statistics
 import sys
 from pathlib import Path
@@ -48,9 +49,21 @@ while True:
 """
 
 
-def write(folder: Path, *, unused: bool = False, hook: str = "", breaks: str = "") -> None:
-    text = _SCRIPT.replace("UNUSED", str(unused)).replace("HOOK", hook).replace("BREAK", breaks)
+def write(
+    folder: Path, *, unused: bool = False, hook: str = "", breaks: str = "", scaled: bool = False
+) -> None:
+    text = _SCRIPT if not scaled else _scaled(_SCRIPT)
+    text = text.replace("UNUSED", str(unused)).replace("HOOK", hook).replace("BREAK", breaks)
     (folder / "train.py").write_text(text)
+
+
+def _scaled(script: str) -> str:
+    """With a GradScaler around its loss and its step."""
+    script = script.replace(
+        "model(x).square().mean().backward()", "scaler.scale(model(x).square().mean()).backward()"
+    )
+    script = script.replace("optimizer.step()", "scaler.step(optimizer); scaler.update()")
+    return script.replace("data, steps", "scaler = torch.amp.GradScaler('cpu'); data, steps")
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
@@ -112,6 +125,7 @@ _OWN_HOOK = (
     [
         ({"hook": _OWN_HOOK}, "the script has a communication hook of its own"),
         ({"unused": True}, "DDP looks for unused parameters"),
+        ({"scaled": True}, "a GradScaler decides on steps"),
     ],
 )
 def test_what_is_unsafe_gets_a_start_of_its_own(
@@ -136,3 +150,20 @@ def test_a_script_that_fails_after_the_window_keeps_its_result(start: Start, tmp
     assert run.returncode == 0, run.stdout + run.stderr
     timed = lines(tmp_path)[0]
     assert (timed["status"], kind(timed)) == ("ok", (1, "train", False, False))
+
+
+def test_an_interruption_after_the_window_keeps_its_result(start: Start, tmp_path: Path) -> None:
+    write(tmp_path)
+    run = start("train", *_FLAGS, "--", sys.executable, "train.py")
+
+    def is_explaining() -> bool:
+        files = list((tmp_path / "run" / "ranks").glob("*-0-0.json"))
+        return any('"continues": true' in file.read_text() for file in files)
+
+    run.wait_until(is_explaining, "the timed window is stored")
+    run.send(signal.SIGINT)
+    done = run.finish()
+    assert done.returncode == 130, done.stdout + done.stderr
+    assert [(line["status"], kind(line)) for line in lines(tmp_path)] == [("ok", (1, "train", False, False))]
+    assert "Avg step time" in done.stdout
+    assert not run.leftovers()

@@ -77,9 +77,12 @@ class LaunchDurations:
 
     def learn(self, earlier: Iterable[Result]) -> None:
         """Take launches of other runs of this machine into account."""
-        self._earlier += [KnownLaunch.of(result) for result in earlier if result.status == "ok"]
+        known = (result for result in earlier if result.status == "ok" and result.duration_s > 0.0)
+        self._earlier += map(KnownLaunch.of, known)
 
     def add(self, result: Result) -> None:
+        if result.duration_s == 0.0:  # measured in the launch of another trial
+            return
         self._by_trial.setdefault(result.trial_id, []).append(result.duration_s)
         if result.status == "ok":
             self._finished.append(KnownLaunch.of(result))

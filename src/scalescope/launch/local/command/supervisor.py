@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from scalescope.errors import Interrupted
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher
 from scalescope.launch.local.command.evidence import (
@@ -87,6 +88,11 @@ class CommandSupervisor:
             return self._run_on()
         try:
             return self._result()
+        except Interrupted as interruption:
+            if not self._is_measured():
+                raise
+            # What was asked for is stored already; only what explains it is not.
+            return Outcome(status="ok", records=self._watch.records(), signum=interruption.signum)
         finally:
             self._process.end(self._watch.limits.end_timeout)
             cap_log(self._command.log)
