@@ -330,7 +330,7 @@ class Configuration:
     def again(self) -> float | None:
         """The step after what explains it over the step before, the median of launches; None is unknown."""
         ratios = [
-            launch.again_step_s / launch.mean_step_s
+            launch.again_step_s / statistics.median(launch.step_times_s)
             for launch in self.launches
             if launch.again_step_s is not None
         ]

@@ -16,7 +16,7 @@ REMAINING = "remaining_communication"  # table of a rank without communication: 
 
 
 OWN_START = "own_start/"  # prefix of counters: what could not be measured in the same start, and why
-AGAIN = "again_step_s"  # counter: the mean step once more, after what followed on the window
+AGAIN = "again_step_s"  # counter: the median step once more, after what followed on the window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

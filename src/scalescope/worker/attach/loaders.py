@@ -78,28 +78,32 @@ class ScriptLoaders(Hooks):
     @contextlib.contextmanager
     def preloading(self) -> Iterator[None]:
         """Hand out the same few batches while inside, also in loops that are under way; then go on."""
-        kept: dict[int, list[Any]] = {}  # by data set
+        kept: dict[int, tuple[Any, list[Any]]] = {}  # by what a loader takes its samples in the order of
         iterator_class, switch = _module._BaseDataLoaderIter, _Switch()
         read_next, make_iterator = iterator_class.__next__, DataLoader.__iter__
 
-        def preloaded(dataset: Any, read: Callable[[], Any]) -> Any:
-            batches = kept.setdefault(id(dataset), [])
+        def preloaded(source: Any, read: Callable[[], Any]) -> Any:
+            _, batches = kept.setdefault(id(source._index_sampler), (source._index_sampler, []))
             if len(batches) < PRELOADED_BATCHES:
                 batches.append(read())
-                return batches[-1]
-            batches.append(batches.pop(0))
+            else:
+                batches.append(batches.pop(0))
             return _copied(batches[-1])
 
         def next_batch(iterator: Any) -> Any:
+            if not self._trains_with(iterator._dataset):
+                return read_next(iterator)
             if _is_at_end(iterator):
                 raise StopIteration
             before = iterator._num_yielded
-            batch = preloaded(iterator._dataset, lambda: read_next(iterator))
+            batch = preloaded(iterator, lambda: read_next(iterator))
             iterator._num_yielded = before + 1
             return batch
 
         def begin(loader: Any) -> Iterator[Any]:
-            return _SwitchedLoop(loader, make_iterator, switch, preloaded)
+            if not self._trains_with(loader.dataset):
+                return make_iterator(loader)
+            return _SwitchedLoop(loader, make_iterator, read_next, switch, preloaded)
 
         switch.is_on = True
         undo = [_replaced(iterator_class, "__next__", next_batch), _replaced(DataLoader, "__iter__", begin)]
@@ -109,6 +113,9 @@ class ScriptLoaders(Hooks):
             switch.is_on = False
             for restore in reversed(undo):
                 restore()
+
+    def _trains_with(self, dataset: Any) -> bool:
+        return self._known is None or id(dataset) in self._known or self._is_like_known(dataset)
 
     def check(self) -> None:
         """Refuse changes that no loader took."""
@@ -121,7 +128,7 @@ class ScriptLoaders(Hooks):
         number = id(dataset)
         if self._known is None:
             self._sources[number] = dataset, _key_of(batch) if _length(batch) else False
-        if self._known is None or number in self._known or self._is_like_known(dataset):
+        if self._trains_with(dataset):
             self._wait_s += waited_s
             self._samples[number] = self._samples.get(number, 0) + _length(batch)
 
@@ -234,10 +241,11 @@ class _SwitchedLoop:
         self,
         loader: Any,
         make_iterator: Callable[[Any], Iterator[Any]],
+        read_next: Callable[[Any], Any],  # of the loader's own iterator
         switch: _Switch,
         preloaded: Callable[[Any, Callable[[], Any]], Any],
     ) -> None:
-        self._loader, self._make_iterator = loader, make_iterator
+        self._loader, self._make_iterator, self._read_next = loader, make_iterator, read_next
         self._switch, self._preloaded = switch, preloaded
         self._inner: Iterator[Any] | None = None
         self._left: int | None = None
@@ -252,12 +260,12 @@ class _SwitchedLoop:
             if self._left == 0:
                 raise StopIteration
             self._left -= 1
-        return self._preloaded(self._loader.dataset, self._read) if self._switch.is_on else self._read()
+        return self._preloaded(self._loader, self._read) if self._switch.is_on else self._read()
 
     def _read(self) -> Any:
         if self._inner is None:
             self._inner = self._make_iterator(self._loader)
-        return next(self._inner)
+        return self._read_next(self._inner)
 
 
 def _is_at_end(iterator: Any) -> bool:

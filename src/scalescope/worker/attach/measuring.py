@@ -2,8 +2,8 @@
 record."""
 
 import json
-import math
 import os
+import statistics
 import sys
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
@@ -392,15 +392,19 @@ class ScriptMeasuring:
 
     def _begin_explaining(self, times_s: list[float]) -> None:
         """Rank 0 says what follows, for all ranks."""
-        self._step_s = math.fsum(times_s) / len(times_s)
+        self._step_s = statistics.median(times_s)
         self._script.begin_explaining()
-        chosen, reasons = json.loads(self.ranks.agree("phases", json.dumps(self._chosen())))
+        agreed = self.ranks.agree("phases", json.dumps((*self._chosen(), self._step_s)))
+        chosen, reasons, self._step_s = json.loads(
+            agreed
+        )  # as many recorded steps follow from it on all ranks
         self._record["counters"] |= {f"{OWN_START}{name}": reason for name, reason in reasons.items()}
         if not chosen:
             self._close()
             return
         self.position.plan(self.position.begun + sum(steps for _, steps in chosen))
-        self.position.enter(RankStage.STEADY, slowest_warmup_s=LONGEST_PAUSE_S)
+        longest_s = max(LONGEST_PAUSE_S, *self._warmup_times_s)
+        self.position.enter(RankStage.STEADY, slowest_warmup_s=longest_s)
         self._explaining = self._explanations(chosen)
         self.tick = self._explain
         self._explain_on()
@@ -480,16 +484,15 @@ class ScriptMeasuring:
         if body is None:
             return None
         try:
-            next(body)
-        except StopIteration as end:
-            self._store(number, end.value, steps)
-            return None
+            measurements = _next_of(body)
+            if measurements is None:
+                return body
+            self._store(number, measurements, steps)
         except Exception as error:
             name = "the step again" if number == _AGAIN else _name_of(self._trial_of(number))
             self._record["counters"][f"{OWN_START}{name}"] = str(describe_error(error)["message"])
             self.ranks.arrive(_recorded_at(number))  # nobody waits for this rank
-            return None
-        return body
+        return None
 
     def _trial_of(self, number: int) -> Trial:
         return self._trial if number == _AGAIN else Trial(settings=self._job.phases[number].settings)
@@ -523,7 +526,7 @@ class ScriptMeasuring:
         """A record of its own; what was observed of the script is the same as in the window."""
         times_s = measurements.samples.get("step_time_s", [])
         if number == _AGAIN:
-            self._record["counters"][AGAIN] = math.fsum(times_s) / len(times_s)
+            self._record["counters"][AGAIN] = statistics.median(times_s)
             return
         main = self._record["counters"]
         counters = {name: value for name, value in main.items() if name.startswith(_OF_THE_SCRIPT)}
@@ -583,6 +586,16 @@ class ScriptMeasuring:
         if rank < len(self._job.rank_files):
             path = Path(self._job.rank_files[rank])
         write_atomically(path, json.dumps(self._record, allow_nan=False))
+
+
+def _next_of(body: Recorded) -> Measurements | None:
+    """What a phase measured, once it is over."""
+    try:
+        next(body)
+    except StopIteration as end:
+        measured: Measurements = end.value
+        return measured
+    return None
 
 
 def _settling(trial: Trial) -> int:

@@ -265,6 +265,40 @@ def test_a_loop_that_is_under_way_gets_preloaded_batches_and_then_goes_on(sample
     assert [float(batch[0]) for batch in loader] == list(map(float, range(20)))
 
 
+def test_loaders_of_one_data_set_keep_their_own_batches_and_others_are_left_alone(
+    samples: TensorDataset,
+) -> None:
+    watch = installed({})
+    small, large = DataLoader(samples, batch_size=1), DataLoader(samples, batch_size=5)
+    other = DataLoader(TensorDataset(torch.arange(100, 130).float()), batch_size=1)
+    try:
+        list(small)
+        watch.settle()
+        with watch.preloading():
+            assert {len(batch[0]) for batch in small} == {1}
+            assert {len(batch[0]) for batch in large} == {5}
+            assert len({float(batch[0]) for batch in small}) == 8
+            assert [float(batch[0]) for batch in other] == list(map(float, range(100, 130)))
+    finally:
+        watch.remove()
+
+
+def test_entries_that_a_script_takes_out_come_back() -> None:
+    class Named(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
+            return {"x": torch.ones(2), "label": torch.tensor(number)}
+
+    watch = installed({})
+    try:
+        with watch.preloading():
+            assert len([batch.pop("label") for batch in DataLoader(Named(), batch_size=2)]) == 20
+    finally:
+        watch.remove()
+
+
 def test_a_data_set_that_is_made_anew_in_every_epoch_is_the_same(samples: TensorDataset) -> None:
     watch = installed({})
     try:

@@ -219,7 +219,7 @@ class CommandSupervisor:
             return False
         deadline = time.monotonic() + _FILES_APPEAR_S
         folders = {rank.rank_file.parent for rank in self._watch.ranks}
-        while not all(rank.finished for rank in self._watch.ranks):
+        while not self._is_measured():
             if self._reported() or time.monotonic() > deadline:
                 return False
             for folder in folders:
