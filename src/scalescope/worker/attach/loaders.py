@@ -78,12 +78,12 @@ class ScriptLoaders(Hooks):
     @contextlib.contextmanager
     def preloading(self) -> Iterator[None]:
         """Hand out the same few batches while inside, also in loops that are under way; then go on."""
-        kept: dict[int, tuple[Any, list[Any]]] = {}  # by what a loader takes its samples in the order of
+        kept: dict[Hashable, list[Any]] = {}  # by the kind of loader: some scripts make theirs in every epoch
         iterator_class, switch = _module._BaseDataLoaderIter, _Switch()
         read_next, make_iterator = iterator_class.__next__, DataLoader.__iter__
 
         def preloaded(source: Any, read: Callable[[], Any]) -> Any:
-            _, batches = kept.setdefault(id(source._index_sampler), (source._index_sampler, []))
+            batches = kept.setdefault(_kind_of(source), [])
             if len(batches) < PRELOADED_BATCHES:
                 batches.append(read())
             else:
@@ -274,6 +274,14 @@ def _is_at_end(iterator: Any) -> bool:
         return bool(iterator._num_yielded >= len(iterator))
     except TypeError:  # of a stream
         return False
+
+
+def _kind_of(source: Any) -> Hashable:
+    """Equal for a loader, its iterators, and loaders that are made like it."""
+    dataset = source.dataset if isinstance(source, DataLoader) else source._dataset
+    order = source._index_sampler
+    samples = getattr(order, "sampler", None)
+    return type(dataset), _size(dataset), type(order), getattr(order, "batch_size", None), type(samples)
 
 
 def _size(dataset: Any) -> int | None:
