@@ -26,7 +26,7 @@ from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.analysis.telemetry import over_launches as telemetry_over_launches
 from scalescope.experiment.recordings import records_arrivals, timed_training_of
 from scalescope.experiment.trial import Trial
-from scalescope.hardware.peaks import dense_peak
+from scalescope.hardware.links import dense_peak
 from scalescope.quantities import percent
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.result import Result, results_by_trial, undisturbed

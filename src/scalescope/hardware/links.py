@@ -45,6 +45,13 @@ def gpu_model(name: str | None) -> str | None:
     return _model_row(name).get("model")
 
 
+def dense_peak(gpu: str | None, number_format: str | None) -> float | None:
+    """FLOP/s of dense products by a GPU's data sheet; None where GPU or format are not in the list."""
+    model = gpu_model(gpu)
+    rows = (row for row in table("peaks.csv") if (row["model"], row["format"]) == (model, number_format))
+    return next((float(row["tflop_s"]) * 1e12 for row in rows), None)
+
+
 def _model_row(name: str | None) -> dict[str, str]:
     return next((row for row in table("gpu_models.csv") if row["name"] == name), {})
 

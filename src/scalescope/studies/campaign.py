@@ -387,19 +387,6 @@ class _Campaign:
             self.folder.append(result)
             return result
 
-        def explained_by(result: Result, explained: Explained) -> Result:
-            other = dataclasses.replace(
-                result,
-                trial_id=explained.trial.trial_id,
-                settings=dict(explained.trial.settings),
-                duration_s=0.0,
-                ranks=explained.records,
-                notes=[],
-                telemetry=explained.telemetry,
-            )
-            self.folder.append(storable(other))
-            return other
-
         limits = self.plan.experiment.measuring
         try:
             deadline = self._deadline_of(launch)
@@ -421,10 +408,27 @@ class _Campaign:
             raise
         result = record(outcome)
         known = outcome.explained if result.status == "ok" else ()
-        explained = [explained_by(result, explained) for explained in known]
+        explained = [self._store_explained(result, explained) for explained in known]
         if outcome.signum is not None:
             raise Interrupted(outcome.signum)
         return result, explained, outcome.bad_input
+
+    def _store_explained(self, result: Result, explained: Explained) -> Result:
+        """What the start of another result measured after it."""
+        trial = explained.trial
+        for rank in range(trial.world_size):
+            hide_in(self.folder.rank_file(trial.trial_id, result.launch, rank))
+        other = dataclasses.replace(
+            result,
+            trial_id=trial.trial_id,
+            settings=dict(trial.settings),
+            duration_s=0.0,
+            ranks=explained.records,
+            notes=[],
+            telemetry=explained.telemetry,
+        )
+        self.folder.append(storable(other))
+        return other
 
 
 def _disturbed_blocks(ordered: Sequence[tuple[int, Launch]], stored: Run) -> list[list[tuple[int, Launch]]]:
