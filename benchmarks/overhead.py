@@ -19,11 +19,13 @@ from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.heartbeat import Heartbeats
-from scalescope.worker.machine.timing import clock_for
+from scalescope.worker.benchmarks.train import OwnLoop, StepSchedule
+from scalescope.worker.engine.steps import driven
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_feed, build_step, build_workload
-from scalescope.worker.training.step import Batches, Step, Workload, run_steps
+from scalescope.worker.training.measurements import Measurements
+from scalescope.worker.training.step import Batches, Step, StepMaker, Workload
 
 # CPU: a step of about 10 ms, where an overhead of 0.1 ms would show. GPU: 1 to 3 ms, where launches matter.
 SIZES = {"cpu": {"width": 512, "batch": 128, "steps": 2}, "cuda": {"width": 4096, "batch": 256, "steps": 50}}
@@ -67,18 +69,31 @@ def measure(device: torch.device, blocks: int) -> dict[str, list[float]]:
     alone = Group(rank=0, world_size=1, joined=False)
     workload: Workload = build_workload(trial, alone, device)
     step: Step = build_step(trial, workload, device)
-    batches = build_feed(trial, workload, alone, device).batches
+    feed = build_feed(trial, workload, alone, device)
+    batches = feed.batches
     steps = size["steps"]
     with tempfile.TemporaryDirectory() as directory:
         beats = Path(directory) / "beats"
         Heartbeats(beats, 1, create=True)
         position = Position(beats, 0, 1)
+        loop = OwnLoop(
+            workload=workload,
+            feed=feed,
+            steps=StepMaker(step, batches, position),
+            schedule=StepSchedule(None, 1, None, 1),
+            trial=trial,
+            group=alone,
+            device=device,
+            position=position,
+            fault=None,
+            known=Measurements(),
+        )
         loops = {
             "bare": lambda: bare_loop(workload.model, step.optimizer, batches, steps),
-            "ours": lambda: run_steps(step, batches, steps, clock_for(device, steps), position),
+            "ours": lambda: driven(loop.engine.timed(steps), loop.make_step),
         }
-        for loop in loops.values():
-            time_block(device, loop, steps)
+        for make in loops.values():
+            time_block(device, make, steps)
         times: dict[str, list[float]] = {name: [] for name in loops}
         for _ in range(blocks):
             for name in random.sample(sorted(loops), k=2):

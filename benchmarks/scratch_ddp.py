@@ -26,11 +26,10 @@ from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.heartbeat import Heartbeats
-from scalescope.worker.machine.timing import clock_for
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_step, build_workload
-from scalescope.worker.training.step import Batches, Step, run_steps
+from scalescope.worker.training.step import Batches, Step, StepMaker
 
 RANKS = 2
 STRATEGIES = ("ddp", "scratch_ddp")
@@ -50,7 +49,9 @@ def time_turn(step: Step, batches: Batches, position: Position) -> float:
     """Seconds per step of one turn that both ranks begin together."""
     dist.barrier()
     begin = time.perf_counter()
-    run_steps(step, batches, STEPS, clock_for(CPU, STEPS), position)
+    maker = StepMaker(step, batches, position)
+    for _ in range(STEPS):
+        maker.make()
     return (time.perf_counter() - begin) / STEPS
 
 

@@ -7,8 +7,9 @@ import torch
 from scalescope.catalog.levers.copying import Copying
 from scalescope.catalog.levers.input import Input
 from scalescope.catalog.setting import settings_of
+from scalescope.worker.process.position import Position
 from scalescope.worker.training.feeding import Feed, InputOptions, Shard, feed
-from scalescope.worker.training.step import BuildContext, Data
+from scalescope.worker.training.step import Batches, BuildContext, Data, Step, StepMaker, StepWindow
 
 CPU = torch.device("cpu")
 Card = TypeVar("Card")
@@ -38,3 +39,13 @@ def input_options(**changes: Any) -> InputOptions:
     copying = {name: value for name, value in changes.items() if name in names}
     loader = {name: value for name, value in changes.items() if name not in names}
     return InputOptions(loader=options(Input, **loader), copying=options(Copying, **copying))
+
+
+def run_steps(
+    step: Step, batches: Batches, count: int, position: Position | None = None, **rest: Any
+) -> StepWindow:
+    """Make steps one after the other; returns what they left."""
+    maker = StepMaker(step, batches, position or Position(None, 0, 1), **rest)
+    for _ in range(count):
+        maker.make()
+    return maker.window

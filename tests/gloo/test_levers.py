@@ -90,11 +90,10 @@ def _trained(trial: Trial, rank: int, directory: Path) -> list[float]:
     import torch
 
     from scalescope.results.ranks.heartbeat import Heartbeats
-    from scalescope.worker.machine.timing import clock_for
     from scalescope.worker.process.group import Group
     from scalescope.worker.process.position import Position
     from scalescope.worker.training.assembly import build_feed, build_step, build_workload
-    from scalescope.worker.training.step import run_steps
+    from tests.builders.workers import run_steps
 
     compiled = functools.partial(torch.compile, backend="aot_eager")
     device, group = torch.device("cpu"), Group(rank=rank, world_size=RANKS, joined=False)
@@ -105,7 +104,7 @@ def _trained(trial: Trial, rank: int, directory: Path) -> list[float]:
     beats = Path(tempfile.mkdtemp(dir=directory)) / "beats"
     Heartbeats(beats, 1, create=True)
     try:
-        done = run_steps(step, feed.batches, _STEPS, clock_for(device, _STEPS), Position(beats, 0, 1))
+        done = run_steps(step, feed.batches, _STEPS, Position(beats, 0, 1))
     finally:
         feed.close()
     return [float(loss) for loss in done.losses]

@@ -138,11 +138,11 @@ def _trained(case: Case, rank: int, directory: Path) -> dict[str, list[float]]:
     import torch
 
     from scalescope.results.ranks.heartbeat import Heartbeats
-    from scalescope.worker.machine.timing import clock_for
     from scalescope.worker.process.group import Group
     from scalescope.worker.process.position import Position
     from scalescope.worker.training.assembly import build_step, build_workload
-    from scalescope.worker.training.step import Data, run_steps
+    from scalescope.worker.training.step import Data
+    from tests.builders.workers import run_steps
 
     trial, device = case.trial(), torch.device("cpu")
     workload = build_workload(trial, Group(rank=rank, world_size=RANKS, joined=False), device)
@@ -158,7 +158,6 @@ def _trained(case: Case, rank: int, directory: Path) -> dict[str, list[float]]:
         step,
         iter(_batches(case, rank)),
         _STEPS,
-        clock_for(device, _STEPS),
         Position(beats, 0, 1),
     )
     parameters = [getattr(part, "full_tensor", lambda part=part: part)() for part in step.module.parameters()]

@@ -63,11 +63,10 @@ def _recorded(trial: Trial, rank: int) -> dict[str, Any]:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    from scalescope.worker.machine.timing import clock_for
     from scalescope.worker.process.group import Group
     from scalescope.worker.process.position import Position
     from scalescope.worker.training.assembly import build_step, build_workload
-    from scalescope.worker.training.step import run_steps
+    from tests.builders.workers import run_steps
 
     device = torch.device("cpu")
     workload = build_workload(trial, Group(rank=rank, world_size=RANKS, joined=False), device)
@@ -78,7 +77,7 @@ def _recorded(trial: Trial, rank: int) -> dict[str, Any]:
 
     def run(count: int) -> list[float]:
         batches = iter([batch] * count * step.accumulation_steps)
-        window = run_steps(step, batches, count, clock_for(device, count), position)
+        window = run_steps(step, batches, count, position)
         return [float(loss) for loss in window.losses]
 
     losses = run(_WARMUP)

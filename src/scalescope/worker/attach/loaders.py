@@ -13,8 +13,8 @@ from torch.utils.data import dataloader as _module
 from scalescope import clocks
 from scalescope.errors import BadInput
 from scalescope.worker.attach.hook_guard import HookGuard, Hooks
+from scalescope.worker.engine.explaining import PRELOADED_BATCHES
 
-PRELOADED_BATCHES = 8  # batches of a loader that are kept and handed out again and again
 _Key = Hashable | None
 ARGUMENTS = ("num_workers", "pin_memory", "prefetch_factor")
 

@@ -44,6 +44,10 @@ class ScriptRanks:
     def are_joined(self) -> bool:
         return self.world_size == 1 or self.store is not None
 
+    def common(self, name: str, value: float) -> float:
+        """The value of rank 0."""
+        return float(self.agree(name, repr(value)))
+
     def agree(self, name: str, text: str) -> str:
         """What rank 0 says; the others wait for it."""
         if self.world_size == 1:

@@ -28,20 +28,19 @@ from scalescope.worker.attach.imports import after_import, forget_imports
 from scalescope.worker.attach.inputs import ModelInputs
 from scalescope.worker.attach.levers import ScriptLevers
 from scalescope.worker.attach.loaders import ARGUMENTS, ScriptLoaders
-from scalescope.worker.attach.measuring import Counters, ScriptMeasuring, Tick
+from scalescope.worker.attach.measuring import Counters, ScriptMeasuring
 from scalescope.worker.attach.optimizers import OptimizerEvents
 from scalescope.worker.attach.parts import BackwardTime, StepParts
 from scalescope.worker.attach.periods import MOST_EVENTS, StepEnds
 from scalescope.worker.attach.process_file import ProcessFile
-from scalescope.worker.attach.recording.phases import StepPhases
-from scalescope.worker.attach.recording.recorded_steps import is_recorded
-from scalescope.worker.attach.recording.script_profile import ScriptProfile
 from scalescope.worker.attach.replicas import SendsToRanks, averaging_ranks, cut_ranks, input_hash
+from scalescope.worker.attach.step_phases import StepPhases
 from scalescope.worker.attach.trackers import Trackers
 from scalescope.worker.attach.wrappers import Wrappers, kind_of
-from scalescope.worker.rank_profile.stored_profile import StoredProfile
+from scalescope.worker.engine.profiling import ProfiledModel
+from scalescope.worker.engine.recording import is_recorded
 from scalescope.worker.training.largest_parameters import largest_parameters
-from scalescope.worker.training.ranges import ranges_on
+from scalescope.worker.training.ranges import RangeOf
 
 _APERIODIC = (
     "the script's optimizers are not stepped in a repeating order, so its steps cannot be counted; add "
@@ -81,7 +80,6 @@ class Session:
         self._known_optimizers = 0
         self._measuring: ScriptMeasuring | None = None
         self._phases: StepPhases | None = None  # of recorded or profiled steps
-        self._profile: ScriptProfile | None = None
         self._undo: list[Callable[[], None]] = []
         self._silent_now = False  # since the window
         self._is_off = False
@@ -118,8 +116,7 @@ class Session:
             self._events,
             self._trackers,
         )
-        # The profile comes first, before what it stands upon.
-        removals = (self._end_profile, *(part.remove for part in parts if part is not None), *self._undo)
+        removals = (*(part.remove for part in parts if part is not None), *self._undo)
         for remove in (*removals, forget_imports):
             with contextlib.suppress(Exception):  # what cannot be removed must not keep the rest
                 remove()
@@ -186,8 +183,6 @@ class Session:
             self._wrappers.silence_shards(modules)
             self._sends.count = 0  # what was sent before the second step prepared the training
             return
-        self._end_profile()
-        self._profile = None
         self._look_at_ranks(modules)
         self._inputs.remove()
         self._levers.apply(self._inputs.modules)
@@ -216,46 +211,40 @@ class Session:
             self._parameters = largest_parameters(modules, self._trained())
 
     def end_warmup_step(self) -> None:
-        if self._profile is None:
-            self._parts.end_step()
-        else:
-            self._profile.end_step()
+        self._parts.end_step()
 
-    def begin_profile(self, device: torch.device) -> None:
-        """The last steps of the warm-up have hooks: their times count in the profile alone."""
-        self._profile = ScriptProfile(device, self._inputs.modules, self._trained())
-        self._phases = self._profile.phases
-        self._profile.begin()
-
-    def _end_profile(self) -> None:
-        if self._profile is not None:
-            self._profile.end()
-            self._phases = None
-
-    def begin_window(self, tick: Tick) -> Counters:
+    def begin_window(self) -> Counters:
         """Keep only what has to be counted in the window."""
-        self._end_profile()
+        assert self._measuring is not None
         self._parts.settle()
-        self._settle_optimizers(tick)
+        self._settle_optimizers(self._measuring.tick)
         self._wrappers.reset()
         self._events.begin(self._steps_from_now(), self._modules())
+        if self._device().type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
         counters_from = self._counters_from_now()
 
         def counters(steps: int) -> dict[str, Any]:
-            profile = StoredProfile() if self._profile is None else self._profile.stored()
-            counted = {**self._samples(steps), **profile.counters, **counters_from(steps)}
-            tables = {**counted["tables"], **profile.tables, EVENTS: self._events.rows(steps)}
-            return {**counted, "tables": tables}
+            counted = {**self._samples(steps), **counters_from(steps)}
+            return {**counted, "tables": {**counted["tables"], EVENTS: self._events.rows(steps)}}
 
         return counters
 
-    def begin_recording(self, device: torch.device) -> tuple[StepPhases, Counters]:
+    def begin_recording(self) -> Counters:
         """Optimizer steps stay watched: they are parts of the recorded steps. Samples are not counted, as a
         few steps say less about them than a window."""
         self._parts.settle()
         self._inputs.remove()
-        self._phases = StepPhases(ranges_on(device), self._inputs.modules)
-        return self._phases, self._counters_from_now()
+        return self._counters_from_now()
+
+    @contextlib.contextmanager
+    def marked(self, range_of: RangeOf) -> Iterator[Callable[[], None]]:
+        self._phases = StepPhases(range_of, self._inputs.modules)
+        try:
+            with self._phases.installed():
+                yield self._phases.end_step
+        finally:
+            self._phases = None
 
     # What follows on the window in the same process.
 
@@ -290,13 +279,14 @@ class Session:
                 self._silent_now = True
             yield
 
-    @contextlib.contextmanager
-    def recording(self, device: torch.device) -> Iterator[StepPhases]:
-        self._phases = StepPhases(ranges_on(device), self._inputs.modules)
-        try:
-            yield self._phases
-        finally:
-            self._phases = None
+    def profiled_model(self) -> ProfiledModel:
+        buffers = {id(buffer): buffer for module in self._inputs.modules for buffer in module.buffers()}
+        size = sum(buffer.numel() * buffer.element_size() for buffer in buffers.values())
+        return ProfiledModel(
+            parameters=[parameter for parameter in self._trained() if parameter.requires_grad],
+            may_wait_for_gpu=True,
+            counters={"profile/buffer_bytes": size},
+        )
 
     def explaining_counters(self, steps: int) -> dict[str, Any]:
         if not self._silent_now:
@@ -327,7 +317,7 @@ class Session:
         before = optimizers.events + optimizers.skipped
         return lambda: (optimizers.events + optimizers.skipped - before) // per_step
 
-    def _settle_optimizers(self, tick: Tick) -> None:
+    def _settle_optimizers(self, tick: Callable[[], None]) -> None:
         optimizers = self._optimizers.optimizers
         is_simple = len(optimizers) == 1 and self._ends.period == (0,)
         if is_simple and not self._has_marks and not self._wrappers.has_hooks:
@@ -495,9 +485,9 @@ class Session:
         if self._is_off:
             return
         measuring = self._measuring
-        if measuring is not None and measuring.can_finish_early():
-            self._keeps_running = True  # it is leaving already
-            measuring.finish()
+        self._keeps_running = True  # it is leaving already
+        if measuring is not None:
+            measuring.end_with_script()
         self._process.update(steps=self._optimizers.events)
 
     def _in_child(self) -> None:

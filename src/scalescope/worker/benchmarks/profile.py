@@ -1,6 +1,5 @@
 """The profiling benchmark: warm up, record a few steps, then let DDP time a few more itself."""
 
-import dataclasses
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,15 @@ from scalescope.catalog.benchmarks.profile import Profile
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.results.traces.events import is_communication, is_transfer, read_events
-from scalescope.worker.benchmarks.train import TrainingRun, prepared
+from scalescope.worker.benchmarks.train import OwnLoop, prepared
+from scalescope.worker.engine.recording import recorded_steps
+from scalescope.worker.engine.steps import Steps, driven
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
 from scalescope.worker.trace.recorder import LONGEST_PAUSE_S, torch_profiler
 from scalescope.worker.training.measurements import Measurements
-from scalescope.worker.training.ranges import named, ranges_on, step_marks, with_input_range, with_ranges
+from scalescope.worker.training.ranges import named
 
 _CAPTURED = "scalescope.captured"
 
@@ -26,50 +27,37 @@ def measure(
     trial: Trial, group: Group, device: torch.device, position: Position, fault: Fault | None
 ) -> Measurements:
     """A trace of a few steps, if this rank is chosen; their times are not training times."""
-    options = trial.options(Profile)
-    measurements = Measurements()
-    with prepared(trial, group, device, position, fault, measurements) as run:
-        position.plan(options.steps())
-        position.enter(RankStage.WARMUP)
-        run.steps(options.warmup)
-        group.barrier()
-        position.enter(RankStage.STEADY, slowest_warmup_s=LONGEST_PAUSE_S)
-        chosen = options.records(group.rank)
-        measurements.samples["recorded_step_time_s"] = _record(
-            run, options, device, measurements, chosen=chosen
-        )
-        group.barrier()
-        _count(run, options, measurements)
-        measurements.samples |= run.step.samples()
+    with prepared(trial, group, device, position, fault) as loop:
+        return loop.with_known(driven(_profiled(loop, trial.options(Profile)), loop.make_step))
+
+
+def _profiled(loop: OwnLoop, options: Profile) -> Steps[Measurements]:
+    engine, measurements = loop.engine, Measurements()
+    loop.position.plan(options.steps())
+    yield from engine.warmed_up(options.warmup)
+    engine.ranks.meet("warm")
+    loop.position.enter(RankStage.STEADY, slowest_warmup_s=LONGEST_PAUSE_S)
+    if options.records(loop.group.rank):
+        times_s = yield from _recorded(loop, options, measurements)
+    else:
+        times_s = yield from engine.timed(options.recorded)
+    measurements.samples["recorded_step_time_s"] = times_s
+    engine.ranks.meet("recorded")
+    yield from _counted(loop, options, measurements)
+    measurements.samples |= loop.steps.step.samples()
     return measurements
 
 
-def _record(
-    run: TrainingRun, options: Profile, device: torch.device, measurements: Measurements, *, chosen: bool
-) -> list[float]:
-    """Run the steps under a profiler; returns their times, which include its overhead."""
-    if not chosen:
-        return run.steps(options.recorded)[0]
-    if options.profile_with == "nvtx" and run.step.watch is not None:
-        run.step.watch.mark_buckets()
+def _recorded(loop: OwnLoop, options: Profile, measurements: Measurements) -> Steps[list[float]]:
+    """Steps under a profiler; returns their times, which include its overhead."""
+    watch, device = loop.steps.step.watch, loop.device
+    if options.profile_with == "nvtx" and watch is not None:
+        watch.mark_buckets()
     recorder = _recorder(options, device)
-    times_s = recorded_steps(run, options.recorded, device, recorder)
+    times_s = yield from recorded_steps(loop.engine, options.recorded, recorder)
     if options.profile_with == "torch":
         measurements.write_trace = lambda path: _write(recorder, path, device)
     return times_s
-
-
-def recorded_steps(
-    run: TrainingRun, count: int, device: torch.device, recorder: AbstractContextManager[Any]
-) -> list[float]:
-    """Run steps inside a recorder, with the ranges that a trace is read by; returns their times."""
-    ranges = ranges_on(device)
-    marked = dataclasses.replace(
-        run, step=with_ranges(run.step, ranges), feed=with_input_range(run.feed, ranges)
-    )
-    begun = run.position.begun
-    with recorder, step_marks(marked.step, range(begun, begun + count)) as step:
-        return dataclasses.replace(marked, step=step).steps(count)[0]
 
 
 def _recorder(options: Profile, device: torch.device) -> AbstractContextManager[Any]:
@@ -93,16 +81,16 @@ def _write(recorder: Any, path: Path, device: torch.device) -> dict[str, int]:
     return counts if device.type == "cpu" else {**counts, "device_events": device_events}
 
 
-def _count(run: TrainingRun, options: Profile, measurements: Measurements) -> None:
+def _counted(loop: OwnLoop, options: Profile, measurements: Measurements) -> Steps[None]:
     """Let DDP time steps: after the recorded ones, because on a GPU it waits for the device in each."""
-    watch = run.step.watch
+    watch = loop.steps.step.watch
     if watch is None:
-        run.steps(options.counted)
+        yield from loop.engine.timed(options.counted)
         return
     watch.begin()
     timings = []
     for _ in range(options.counted):
-        run.steps(1)
+        yield from loop.engine.timed(1)
         timings.append(watch.times())
     # The times after a step may belong to the step before it, and the first of those was not timed.
     known = [timing for timing in timings[2:] if timing is not None]

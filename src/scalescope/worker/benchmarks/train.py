@@ -4,31 +4,32 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
 
 from scalescope import clocks
-from scalescope.catalog.benchmarks.train import AUTO, Train, warmup_of
+from scalescope.catalog.benchmarks.train import AUTO, Train
 from scalescope.errors import BadInput
 from scalescope.experiment.ablations import NO_COMM, has_ablation
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.heartbeat import RankStage
-from scalescope.results.result import LARGEST_PARAMETERS, WINDOW
+from scalescope.results.result import LARGEST_PARAMETERS
 from scalescope.worker.ablations.model_collectives import (
     count_model_collectives,
     refuse_model_collectives,
 )
 from scalescope.worker.counting.flops import count_flops_per_sample
+from scalescope.worker.engine.profiling import ProfiledModel, is_compiled, profiled
+from scalescope.worker.engine.steps import Engine, Steps, driven, steps_in_window
 from scalescope.worker.machine.calibration import BareProduct
-from scalescope.worker.machine.gpu_state import sm_clock_hz
-from scalescope.worker.machine.timing import clock_for
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
-from scalescope.worker.trace.profiled_steps import profile_steps, profiled_count
-from scalescope.worker.training.activity.watch import ActivityWatch
+from scalescope.worker.rank_profile.marks import trained_parameters
+from scalescope.worker.training.activity.garbage import GarbageWatch
+from scalescope.worker.training.activity.watch import store_activity
 from scalescope.worker.training.assembly import build_feed, build_step, build_workload
 from scalescope.worker.training.checksum import parameter_checksum
 from scalescope.worker.training.evaluation import Evaluation
@@ -36,11 +37,10 @@ from scalescope.worker.training.failures import explained
 from scalescope.worker.training.feeding import Feed, PeekableBatches
 from scalescope.worker.training.largest_parameters import largest_parameters
 from scalescope.worker.training.measurements import Measurements
+from scalescope.worker.training.ranges import RangeOf, parts_inside, step_marks, with_input_range, with_ranges
 from scalescope.worker.training.stand_in import stand_in_for
-from scalescope.worker.training.step import Step, StepWindow, Workload, run_steps
-from scalescope.worker.training.warmup import Warmup, extend_on_gpu, soak, steps_in_window, typical_step_s
+from scalescope.worker.training.step import Step, StepMaker, StepWindow, Workload
 
-_STEPS_AFTER_PAUSE = 2  # they use up what loaders prefetch while a sensor is read
 _MOST_RANKS_SHOWN = 8
 
 
@@ -48,60 +48,45 @@ def measure(
     trial: Trial, group: Group, device: torch.device, position: Position, fault: Fault | None
 ) -> Measurements:
     """Run the trial and return the raw measurements."""
-    measurements = Measurements()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)  # attached ranks may have run other trials in this process
-    with prepared(trial, group, device, position, fault, measurements) as run:
-        evaluation = Evaluation(run.workload, trial, group, device) if trial.options(Train).eval else None
+    with prepared(trial, group, device, position, fault) as loop:
+        # Before the warm-up: a pause after it would let loader processes prefetch for the window.
+        product = BareProduct.sized_for(device, trial.precision)
+        loop.known.counters |= {
+            "matmul_size": product.size,
+            "matmul_flops_per_s_before": product.flops_per_s(),
+        }
+        if trial.options(Train).eval:
+            loop.evaluation = Evaluation(loop.workload, trial, group, device)
+        if loop.steps.step.watch is not None:
+            loop.steps.step.watch.pause()
         torch.manual_seed(
             trial.settings["seed"] + group.rank
         )  # replicas start equal, but use different dropout masks
-        steps = _train(trial, run, group, evaluation, measurements)
-        _record_outcome(trial, run, steps, measurements)
-        _record_profile(trial, run, measurements)  # the last: it makes more steps
-    return measurements
+        return driven(_trained(loop, product), loop.make_step)
 
 
-def _record_outcome(trial: Trial, run: "TrainingRun", steps: StepWindow, measurements: Measurements) -> None:
-    """What the measured steps left: memory, counts, losses and parameters."""
-    if run.device.type == "cuda":
-        measurements.counters["peak_memory_bytes"] = torch.cuda.max_memory_allocated(run.device)
-    measurements.samples |= run.step.samples()
-    measurements.counters |= run.step.counters()
-    measurements.counters |= run.feed.input_times.counters()
-    _inject_fault(run.step, steps, run.fault)
-    record_losses(measurements, steps)
-    if trial.strategy_card.replicated:
-        measurements.counters["parameter_checksum"] = parameter_checksum(run.step.module)
-
-
-def _record_profile(trial: Trial, run: "TrainingRun", measurements: Measurements) -> None:
-    """What a step of one rank consists of, from a few more steps with hooks."""
-    times_s = measurements.samples["step_time_s"]
-    step_s = math.fsum(times_s) / len(times_s)
-    count = profiled_count(trial, step_s, len(times_s))
-    if not count:
-        return
-
-    def run_marked(step: Step, feed: Feed) -> None:
-        dataclasses.replace(run, step=step, feed=feed).steps(count)
-
-    profile = profile_steps(trial, run.step, run.feed, run.device, run_marked, step_s)
-    measurements.counters |= profile.counters
-    measurements.tables |= profile.tables
+def _trained(loop: "OwnLoop", product: BareProduct) -> Steps[Measurements]:
+    """Timed steps, and a few more for the profile."""
+    measured = yield from loop.engine.trained()
+    measured.counters["matmul_flops_per_s_after"] = product.flops_per_s()
+    record_losses(measured, loop.steps.window, loop.warmup_losses)
+    if loop.engine.trial.strategy_card.replicated:
+        measured.counters["parameter_checksum"] = parameter_checksum(loop.steps.step.module)
+    profile = yield from profiled(loop.engine, measured.samples["step_time_s"], loop.profiled_model)
+    measured.counters |= profile.counters
+    measured.tables |= profile.tables
+    return measured
 
 
 @contextlib.contextmanager
 def prepared(
-    trial: Trial,
-    group: Group,
-    device: torch.device,
-    position: Position,
-    fault: Fault | None,
-    measurements: Measurements,
-) -> Iterator["TrainingRun"]:
-    """The trial's workload, feed and step, ready to run; ends the loader's processes afterwards."""
+    trial: Trial, group: Group, device: torch.device, position: Position, fault: Fault | None
+) -> Iterator["OwnLoop"]:
+    """The loop over the trial's workload, feed and step; ends the loader's processes afterwards."""
     options = trial.options(Train)
+    measurements = Measurements()
     workload = build_workload(trial, group, device)
     measurements.counters |= {**workload.counters, **_count_parameters(workload.model)}
     measurements.tables[LARGEST_PARAMETERS] = largest_parameters(
@@ -121,8 +106,12 @@ def prepared(
             measurements.counters |= _own_optimizer(workload, step)
         _check_same_length(options, feed, group)
         schedule = _schedule_of(options, feed, step.accumulation_steps)
+        steps = StepMaker(step, feed.batches, position, fault, schedule.parts_of)
+        position.plan(schedule.steps or 0)
         with explained(step, feed.batches, position):
-            yield TrainingRun(workload, step, feed, device, position, fault, schedule)
+            yield OwnLoop(
+                workload, feed, steps, schedule, trial, group, device, position, fault, measurements
+            )
     finally:
         feed.close()
 
@@ -210,119 +199,132 @@ def _check_same_length(options: Train, feed: Feed, group: Group) -> None:
         )
 
 
-@dataclass(frozen=True)
-class TrainingRun:
-    """Everything needed to run steps."""
+@dataclass
+class OwnLoop:
+    """Our own training loop, as the engine sees it."""
 
     workload: Workload
-    step: Step
     feed: Feed
+    steps: StepMaker
+    schedule: StepSchedule
+    trial: Trial
+    group: Group
     device: torch.device
     position: Position
     fault: Fault | None
-    schedule: StepSchedule
+    known: Measurements  # of the model and the machine, before the first step
+    evaluation: Evaluation | None = None
+    warmup_losses: list[Tensor] = field(default_factory=list)
 
-    def steps(self, count: int) -> tuple[list[float], StepWindow]:
-        """Run the next `count` steps; returns their times, and their losses and sample count."""
-        clock = clock_for(self.device, count)
-        window = run_steps(
-            self.step, self.feed.batches, count, clock, self.position, self.fault, self.schedule.parts_of
+    @cached_property
+    def engine(self) -> Engine:
+        ranks = OwnRanks(self.group, self.device)
+        return Engine(trial=self.trial, device=self.device, ranks=ranks, position=self.position, loop=self)
+
+    def make_step(self) -> None:
+        self.steps.make()
+
+    def alive(self, steps: int) -> None:
+        """Every step publishes by itself where it is."""
+
+    def end_warmup_step(self) -> None:
+        """Nothing is noted."""
+
+    def forget(self) -> None:
+        self.steps.begin_window()
+
+    def windows(self, step_s: float, made: int) -> list[int]:
+        """One, or one for every evaluation."""
+        options = self.trial.options(Train)
+        epoch_steps, steps = self.schedule.epoch_steps, self.schedule.steps
+        if epoch_steps is None or steps is None:
+            assert options.window is not None, "a launch without a number of steps requires a window"
+            return [steps_in_window(options.window, step_s, options.min_steps)]
+        if not options.eval:
+            return [steps - made]
+        ends = range(epoch_steps, steps + 1, epoch_steps)
+        return [max(0, min(epoch_steps, end - made)) for end in ends]
+
+    def begin_window(self) -> None:
+        before = self.steps.window
+        self.warmup_losses = before.losses
+        self.steps.begin_window()
+        self.steps.window.batch_losses += before.batch_losses  # any of them may be the first bad one
+        self.feed.input_times.begin()
+        self._first_step = self.position.begun + 1
+
+    def end_window(self) -> None:
+        if self.evaluation is not None:
+            self.evaluation.run(self.position, self.known)
+            self.group.barrier()
+
+    def collect(self, measurements: Measurements, garbage: GarbageWatch) -> None:
+        """What our own loop knows beyond times: samples, the host's parts, long steps, epochs."""
+        step, window, times_s = self.steps.step, self.steps.window, measurements.samples["step_time_s"]
+        self.with_known(measurements)
+        measurements.counters["measured_samples"] = window.samples
+        measurements.counters |= {f"host/{part}_s": s / len(times_s) for part, s in window.host_s.items()}
+        if "soak_s" in measurements.counters:
+            self.warmup_losses = []  # some of them were dropped
+        store_activity(measurements, window, self._first_step, garbage)
+        epoch_steps = self.schedule.epoch_steps
+        if epoch_steps is not None:
+            all_times_s = [*measurements.samples["warmup_step_time_s"], *times_s]
+            measurements.samples["epoch_time_s"] = _epoch_times(all_times_s, epoch_steps)
+            measurements.counters["epoch_steps"] = epoch_steps
+        measurements.samples |= step.samples()
+        measurements.counters |= {**step.counters(), **self.feed.input_times.counters()}
+        _inject_fault(step, window, self.fault)
+
+    def with_known(self, measurements: Measurements) -> Measurements:
+        """The measurements, with what was known before the first step."""
+        measurements.counters = {**self.known.counters, **measurements.counters}
+        measurements.samples = {**self.known.samples, **measurements.samples}
+        measurements.tables = {**self.known.tables, **measurements.tables}
+        return measurements
+
+    @contextlib.contextmanager
+    def marked(self, range_of: RangeOf, count: int) -> Iterator[None]:
+        """Ranges around the parts of each step, and marks around whole ones."""
+        step, batches, begun = self.steps.step, self.steps.batches, self.position.begun
+        marks = step_marks(with_ranges(step, range_of), range(begun, begun + count))
+        try:
+            with marks as marked:
+                self.steps.step, self.steps.batches = marked, with_input_range(batches, range_of)
+                yield
+        finally:
+            self.steps.step, self.steps.batches = step, batches
+
+    def profiled_model(self) -> ProfiledModel:
+        """A user's own step may wait for the GPU, so that the host is never ahead of it."""
+        step = self.steps.step
+        marks_units = not (self.trial.is_compiled or step.is_whole or is_compiled(step.module))
+        return ProfiledModel(
+            parameters=trained_parameters(step.module),
+            units_of=step.module if marks_units else None,
+            micro_batches=None if step.is_whole else step.accumulation_steps,
+            may_wait_for_gpu=step.is_whole,
+            inside=partial(parts_inside, step) if step.is_whole else None,
         )
-        return clock.step_times_s(), window
 
 
-def _train(
-    trial: Trial, run: TrainingRun, group: Group, evaluation: Evaluation | None, measurements: Measurements
-) -> StepWindow:
-    """Warm-up, then all other steps; for an evaluation, the clock stops after every epoch.
+@dataclass(frozen=True)
+class OwnRanks:
+    """The ranks of our own loop, as the engine sees them."""
 
-    The returned window has the losses of the measured steps, and those of all batches.
-    """
-    options = trial.options(Train)
-    # Before the warm-up: a pause after it would let loader processes prefetch for the window.
-    product = BareProduct.sized_for(run.device, trial.precision)
-    measurements.counters |= {"matmul_size": product.size, "matmul_flops_per_s_before": product.flops_per_s()}
-    activity = ActivityWatch(run.device, run.position)
-    warmup = _warm_up(trial, run, group, measurements)
-    steps_left = _agree_on_steps(options, run, group, warmup.times_s)
-    run.position.plan(run.position.completed + sum(steps_left))
-    run.position.enter(RankStage.STEADY)
-    run.feed.input_times.begin()
-    measured = StepWindow(
-        batch_losses=warmup.steps.batch_losses, warmup_losses=_losses_before_window(warmup, measurements)
-    )
-    times: list[float] = []
-    began = clocks.monotonic()
-    for count in steps_left:
-        if count:
-            step_times, window = activity.steps(run.steps, count)
-            times += step_times
-            measured.extend(window)
-        if evaluation is not None:
-            evaluation.run(run.position, measurements)
-            group.barrier()
-    measurements.counters |= dict(zip(WINDOW, (began, clocks.monotonic()), strict=True))
-    _record_clock(measurements, "after", run.device)
-    measurements.counters |= {"measured_samples": measured.samples, "measured_steps": len(times)}
-    measurements.counters |= {f"host/{part}_s": s / len(times) for part, s in measured.host_s.items()}
-    measurements.samples |= {"warmup_step_time_s": warmup.times_s, "step_time_s": times}
-    activity.record(measurements)
-    if run.schedule.epoch_steps is not None:
-        all_times = [*warmup.times_s, *times]
-        measurements.samples["epoch_time_s"] = _epoch_times(all_times, run.schedule.epoch_steps)
-        measurements.counters["epoch_steps"] = run.schedule.epoch_steps
-    measurements.counters["matmul_flops_per_s_after"] = product.flops_per_s()
-    return measured
+    group: Group
+    device: torch.device
 
+    @property
+    def rank(self) -> int:
+        return self.group.rank
 
-def _warm_up(trial: Trial, run: TrainingRun, group: Group, measurements: Measurements) -> Warmup:
-    """The steps before the measured ones; a launch that counts its steps makes exactly as many as asked."""
-    options = trial.options(Train)
-    if run.step.watch is not None:
-        run.step.watch.pause()
-    sm_clock_hz(run.device)  # the first reading loads a library
-    run.position.plan(run.schedule.steps or 0)
-    run.position.enter(RankStage.WARMUP)
-    warmup = Warmup()
-    warmup.run(run.steps, warmup_of(trial.settings))
-    if run.schedule.steps is None:
-        extend_on_gpu(warmup, run.steps, group, run.device)
-    # From here on a step has a usual length, so that a rank that hangs is noticed, however long it soaks.
-    run.position.enter(RankStage.STEADY, slowest_warmup_s=max(warmup.times_s))
-    if run.schedule.steps is None and options.soak is not None:
-        step_s = typical_step_s(warmup.times_s)
-        measurements.counters |= soak(step_s, run.steps, group, run.device, options.soak)
-    _record_clock(measurements, "before", run.device)
-    if run.schedule.steps is None and run.device.type == "cuda":
-        warmup.run(run.steps, _STEPS_AFTER_PAUSE)
-    return warmup
+    def common(self, name: str, value: float) -> float:
+        """The largest value; also a meeting."""
+        return self.group.largest(value, self.device)
 
-
-def _losses_before_window(warmup: Warmup, measurements: Measurements) -> list[Tensor]:
-    """Losses of all steps before the window; none where a soak dropped some of them."""
-    return [] if "soak_s" in measurements.counters else warmup.steps.losses
-
-
-def _record_clock(measurements: Measurements, when: str, device: torch.device) -> None:
-    clock_hz = sm_clock_hz(device)
-    if clock_hz is not None:
-        measurements.counters[f"sm_clock_hz_{when}"] = clock_hz
-
-
-def _agree_on_steps(options: Train, run: TrainingRun, group: Group, warmup_times_s: list[float]) -> list[int]:
-    """The lengths of the measured windows, equal on all ranks: one, or one for every evaluation.
-
-    Agreeing is also a barrier, so that the windows of all ranks begin together.
-    """
-    step_s = group.largest(typical_step_s(warmup_times_s), run.device)
-    epoch_steps, steps = run.schedule.epoch_steps, run.schedule.steps
-    if epoch_steps is None or steps is None:
-        assert options.window is not None, "a launch without a number of steps requires a window"
-        return [steps_in_window(options.window, step_s, options.min_steps)]
-    if not options.eval:
-        return [steps - len(warmup_times_s)]
-    ends = range(epoch_steps, steps + 1, epoch_steps)
-    return [max(0, min(epoch_steps, end - len(warmup_times_s))) for end in ends]
+    def meet(self, name: str) -> None:
+        self.group.barrier()
 
 
 def _epoch_times(step_times_s: list[float], epoch_steps: int) -> list[float]:
@@ -331,7 +333,7 @@ def _epoch_times(step_times_s: list[float], epoch_steps: int) -> list[float]:
     return [math.fsum(step_times_s[start : start + epoch_steps]) for start in starts]
 
 
-def record_losses(measurements: Measurements, steps: StepWindow) -> None:
+def record_losses(measurements: Measurements, steps: StepWindow, warmup_losses: Sequence[Tensor]) -> None:
     """Store the measured losses, or the first step with a non-finite one, which makes the result invalid.
 
     Only now are they read: inside the window that would wait for the device.
@@ -345,8 +347,8 @@ def record_losses(measurements: Measurements, steps: StepWindow) -> None:
         measurements.counters["first_step_with_bad_loss"] = bad[0]
     else:
         measurements.samples["loss"] = _values_of(steps.losses)
-        if steps.warmup_losses:
-            measurements.samples["warmup_loss"] = _values_of(steps.warmup_losses)
+        if warmup_losses:
+            measurements.samples["warmup_loss"] = _values_of(warmup_losses)
 
 
 def _values_of(losses: Sequence[Tensor]) -> list[float]:

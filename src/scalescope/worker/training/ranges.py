@@ -10,8 +10,7 @@ import torch
 from torch.profiler import record_function
 
 from scalescope.results.traces import events as trace
-from scalescope.worker.training.feeding import Feed
-from scalescope.worker.training.step import Batch, Step
+from scalescope.worker.training.step import Batches, Step
 
 Result = TypeVar("Result")
 RangeOf = Callable[[str], AbstractContextManager[None]]  # what surrounds a part of a step, by its name
@@ -83,25 +82,50 @@ def step_marks(step: Step, numbers: range) -> Iterator[Step]:
         yield dataclasses.replace(step, clear=clear)
 
 
-class _MarkedBatches:
-    """Batches with a range around the wait for each."""
-
-    def __init__(self, feed: Feed, range_of: RangeOf) -> None:
-        self._feed = feed
-        self._range_of = range_of
-
-    def __iter__(self) -> "_MarkedBatches":
-        return self
-
-    def __next__(self) -> Batch:
-        with self._range_of(trace.INPUT):
-            return next(self._feed.batches)
-
-    def close(self) -> None:
-        """Close the feed."""
-        self._feed.close()
+def with_input_range(batches: Batches, range_of: RangeOf) -> Batches:
+    """The batches, with a range around the wait for each."""
+    while True:
+        with range_of(trace.INPUT):
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+        yield batch
 
 
-def with_input_range(feed: Feed, range_of: RangeOf) -> Feed:
-    """The feed with a range around every wait."""
-    return dataclasses.replace(feed, batches=_MarkedBatches(feed, range_of))
+@contextmanager
+def parts_inside(step: Step, range_of: RangeOf) -> Iterator[None]:
+    """Ranges around the backward passes and updates that a user's own step makes."""
+    with ExitStack() as undo:
+        undo.callback(setattr, torch.autograd, "backward", torch.autograd.backward)
+        torch.autograd.backward = _around(torch.autograd.backward, range_of)
+        for optimizer in step.optimizers:
+            under_way: list[AbstractContextManager[None]] = []
+            before = optimizer.register_step_pre_hook(_entering(under_way, range_of))
+            undo.callback(before.remove)
+            after = optimizer.register_step_post_hook(_leaving(under_way))
+            undo.callback(after.remove)
+        yield
+
+
+def _around(backward: Callable[..., None], range_of: RangeOf) -> Callable[..., None]:
+    def ranged(*args: Any, **kwargs: Any) -> None:
+        with range_of(trace.BACKWARD):
+            backward(*args, **kwargs)
+
+    return ranged
+
+
+def _entering(under_way: list[AbstractContextManager[None]], range_of: RangeOf) -> Callable[..., None]:
+    def enter(*_: Any) -> None:
+        under_way.append(range_of(trace.OPTIMIZER))
+        under_way[-1].__enter__()
+
+    return enter
+
+
+def _leaving(under_way: list[AbstractContextManager[None]]) -> Callable[..., None]:
+    def leave(*_: Any) -> None:
+        under_way.pop().__exit__(None, None, None)
+
+    return leave

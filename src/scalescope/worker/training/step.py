@@ -13,13 +13,11 @@ from scalescope import clocks
 from scalescope.errors import BadInput
 from scalescope.results.ranks.heartbeat import Phase
 from scalescope.results.result import HOST_PARTS, WHOLE_PARTS
-from scalescope.worker.machine.timing import Clock
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.batch_work import BatchWork, tensors_of, work_of
 from scalescope.worker.training.ddp_logging import DdpWatch
 
-_POLL_S = 0.0005  # shorter than a step, so that polling does not delay the end of the window
 # (inputs, ..., targets), or a mapping of the model's arguments.
 Batch = Any
 Batches = Iterator[Batch]
@@ -194,44 +192,45 @@ class StepWindow:
 
     losses: list[Tensor] = field(default_factory=list)
     batch_losses: list[tuple[int, Tensor]] = field(default_factory=list)
-    warmup_losses: list[Tensor] = field(default_factory=list)  # of the steps before
     samples: int = 0
     host_s: dict[str, float] = field(default_factory=dict)
     host_marks_s: list[tuple[float, ...]] = field(default_factory=list)
     batch_work: list[tuple[int, BatchWork]] = field(default_factory=list)
 
-    def extend(self, later: "StepWindow") -> None:
-        """Add the steps that followed."""
-        self.losses += later.losses
-        self.batch_losses += later.batch_losses
-        self.samples += later.samples
-        for part, time_s in later.host_s.items():
-            self.host_s[part] = self.host_s.get(part, 0.0) + time_s
 
+class StepMaker:
+    """Makes steps one after the other; `window` is what they left since it was last replaced."""
 
-def run_steps(
-    step: Step,
-    batches: Batches,
-    count: int,
-    clock: Clock,
-    position: Position,
-    fault: Fault | None = None,
-    parts_of: Callable[[int], int] | None = None,
-) -> StepWindow:
-    """Run `count` steps under the clock; `parts_of` gives the number of batches of a step by its number."""
-    is_whole = step.is_whole
-    window = StepWindow(host_s=dict.fromkeys(WHOLE_PARTS if is_whole else HOST_PARTS, 0.0))
-    before, host_s, now = position.completed, window.host_s, clocks.perf_counter
-    clock.start()
-    for _ in range(count):
+    def __init__(
+        self,
+        step: Step,
+        batches: Batches,
+        position: Position,
+        fault: Fault | None = None,
+        parts_of: Callable[[int], int] | None = None,  # the number of batches of a step, by its number
+    ) -> None:
+        self.step, self.batches = step, batches
+        self._position, self._fault, self._parts_of = position, fault, parts_of
+        self.begin_window()
+
+    def begin_window(self) -> None:
+        """Forget the steps so far."""
+        parts = WHOLE_PARTS if self.step.is_whole else HOST_PARTS
+        self.window = StepWindow(host_s=dict.fromkeys(parts, 0.0))
+
+    def make(self) -> None:
+        """Make one step."""
+        step, position, window, now = self.step, self._position, self.window, clocks.perf_counter
+        is_whole, host_s = step.is_whole, window.host_s
         position.begin_step()
-        if fault is not None:
-            fault.at_step(position.begun - 1)
-        parts = step.accumulation_steps if parts_of is None else parts_of(position.begun - 1)
+        number = position.begun - 1
+        if self._fault is not None:
+            self._fault.at_step(number)
+        parts = step.accumulation_steps if self._parts_of is None else self._parts_of(number)
         for remaining in range(parts, 0, -1):
             with nullcontext() if remaining == 1 else step.no_sync():
                 began = now()
-                batch = next(batches)
+                batch = next(self.batches)
                 position.mark(Phase.FORWARD)
                 loaded = now()
                 loss = step.forward(batch)
@@ -245,8 +244,8 @@ def run_steps(
                 host_s["backward"] += ended - computed
             window.samples += batch_size_of(batch)
             if loss.numel():
-                window.batch_losses.append((position.begun - 1, loss.detach()))
-            window.batch_work.append((position.begun - 1, work_of(batch)))
+                window.batch_losses.append((number, loss.detach()))
+            window.batch_work.append((number, work_of(batch)))
         position.mark(Phase.OPTIMIZER)
         began = now()
         step.apply()
@@ -256,14 +255,6 @@ def run_steps(
         window.host_marks_s.append(tuple(host_s.values()))
         if loss.numel():
             window.losses.append(window.batch_losses[-1][1])
-        position.completed = before + clock.tick()
-    while (finished := clock.finished()) < count - 1:  # a GPU may be far behind, which is not a hang
-        position.completed = before + finished
-        position.mark(Phase.OPTIMIZER)
-        clocks.sleep(_POLL_S)
-    clock.finish()
-    position.completed = before + count
-    return window
 
 
 def map_tensors(

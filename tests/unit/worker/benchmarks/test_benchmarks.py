@@ -10,22 +10,20 @@ from scalescope.catalog.benchmarks.breakdown import WATCHED_STEPS, Breakdown
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.errors import BadInput
 from scalescope.experiment.recordings import breakdown_of
+from scalescope.experiment.trial import Trial
 from scalescope.worker.benchmarks import memory, train
 from scalescope.worker.benchmarks.breakdown import measure
 from scalescope.worker.benchmarks.memory import next_whole
 from scalescope.worker.benchmarks.train import (
     StepSchedule,
-    TrainingRun,
-    _agree_on_steps,
     _check_same_length,
     _schedule_of,
 )
 from scalescope.worker.process.group import Group
 from scalescope.worker.trace.parts import step_counts
 from scalescope.worker.training.feeding import Feed
-from scalescope.worker.training.measurements import Measurements
-from scalescope.worker.training.step import Data, Workload
-from scalescope.worker.training.warmup import MOST_STEPS, steps_in_window
+from scalescope.worker.training.step import Data, Step, Workload
+from tests.builders.loops import own_loop
 from tests.builders.results import make_trial
 from tests.builders.workers import CPU, options
 
@@ -57,14 +55,12 @@ def test_ranks_whose_data_differ_in_length_name_all_lengths(rank: int) -> None:
     _check_same_length(all_of_it, Feed(batches=iter(()), epoch_batches=5), group)
 
 
-def _measured(schedule: StepSchedule, others_s: float = 0.0, **asked: object) -> list[int]:
-    """What is measured after a warm-up of 10 ms steps, where the slowest rank's take at least `others_s`."""
-    group = mock.Mock(spec=Group)
-    group.largest = lambda value, device: max(value, others_s)
-    run = mock.Mock(spec=TrainingRun, schedule=schedule, device=torch.device("cpu"))
-    card = options(Train, **asked)
-    times_s = [0.5, *[0.02] * (card.warmup_steps - 4), 0.010, 0.012, 0.011]
-    return _agree_on_steps(card, run, group, times_s)
+def _measured(schedule: StepSchedule, step_s: float = 0.01, made: int = 5, **asked: object) -> list[int]:
+    """What is measured after a warm-up."""
+    trial = mock.Mock(spec=Trial, options=lambda card: options(Train, **asked))
+    loop = own_loop(mock.Mock(spec=Step, accumulation_steps=1, is_whole=False), iter(()), trial)
+    loop.schedule = schedule
+    return loop.windows(step_s, made)
 
 
 @pytest.mark.parametrize(
@@ -73,22 +69,15 @@ def _measured(schedule: StepSchedule, others_s: float = 0.0, **asked: object) ->
 )
 def test_what_is_measured(warmup: int, by_epoch: bool, stretches: list[int]) -> None:
     asked = {"steps_per_epoch": 10, "epochs": 3, "warmup_steps": warmup, "window": None}
-    assert _measured(_schedule(1, None, **asked), eval=by_epoch, **asked) == stretches
+    assert _measured(_schedule(1, None, **asked), made=warmup, eval=by_epoch, **asked) == stretches
 
 
-def test_a_window_is_filled_with_steps_of_the_slowest_rank() -> None:
+def test_a_window_is_filled_with_steps() -> None:
     schedule = _schedule(1, None)
     assert schedule.steps is None
     assert _measured(schedule, window=1.0) == [100]
-    assert _measured(schedule, others_s=0.05, window=1.0) == [20]
-    assert _measured(schedule, others_s=0.4, window=1.0, min_steps=5) == [5]
-
-
-@pytest.mark.parametrize(
-    ("step_s", "steps"), [(0.3, 5), (0.02, 75), (0.002, 750), (1e-5, MOST_STEPS), (0.0, MOST_STEPS), (60, 5)]
-)
-def test_steps_in_a_window(step_s: float, steps: int) -> None:
-    assert steps_in_window(1.5, step_s, 5) == steps
+    assert _measured(schedule, 0.05, window=1.0) == [20]
+    assert _measured(schedule, 0.4, window=1.0, min_steps=5) == [5]
 
 
 @pytest.mark.parametrize(
@@ -106,11 +95,9 @@ def test_a_model_that_communicates_is_refused_without_communication(monkeypatch:
     workload = Workload(model=model, data=Data(), loss=lambda output, targets: output.sum())
     monkeypatch.setattr(train, "build_workload", lambda trial, group, device: workload)
     silent = make_trial(world_size=2, without_communication=True)
-    measurements = Measurements()
-    arguments = (silent, mock.Mock(), torch.device("cpu"), mock.Mock(), None, measurements)
+    arguments = (silent, mock.Mock(), torch.device("cpu"), mock.Mock(), None)
     with pytest.raises(BadInput, match="cannot be trained without communication"), train.prepared(*arguments):
         pass
-    assert measurements.counters["model_collectives"] == 1
 
 
 def test_on_the_cpu_it_is_refused() -> None:

@@ -7,12 +7,11 @@ from torch import nn
 from scalescope.errors import BadInput
 from scalescope.experiment.ablations import without_optimizer
 from scalescope.experiment.trial import Trial
-from scalescope.worker.machine.timing import CpuClock
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_step, build_workload
-from scalescope.worker.training.step import Data, Workload, run_steps
+from scalescope.worker.training.step import Data, Workload
 from tests.builders.results import make_trial
-from tests.builders.workers import CPU
+from tests.builders.workers import CPU, run_steps
 
 
 class Alone:
@@ -35,7 +34,7 @@ def trained(trial: Trial) -> tuple[list[torch.Tensor], list[torch.Tensor], int]:
         parameter.register_post_accumulate_grad_hook(lambda parameter: gradients.append(parameter.grad))
     before = [parameter.detach().clone() for parameter in workload.model.parameters()]
     batch = (torch.randn(10, 8), torch.randint(2, (10,)))
-    run_steps(step, iter([batch] * 2), 2, CpuClock(), Position(None, 0, 1))
+    run_steps(step, iter([batch] * 2), 2, Position(None, 0, 1))
     return before, [parameter.detach() for parameter in workload.model.parameters()], len(gradients)
 
 

@@ -11,15 +11,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scalescope.errors import BadInput
 from scalescope.experiment.ablations import without_optimizer
-from scalescope.worker.machine.timing import CpuClock
 from scalescope.worker.process.position import Position
 from scalescope.worker.strategies import ddp, pipeline, scratch_ddp, single
 from scalescope.worker.training.assembly import build_step
 from scalescope.worker.training.optimizers import GivenOptimizer, OptimizerRebuild, named_groups
 from scalescope.worker.training.own_step import arranged, members_of, refuse_parts
-from scalescope.worker.training.step import Batch, Data, OwnStep, Step, StepWindow, Workload, run_steps
+from scalescope.worker.training.step import Batch, Data, OwnStep, Step, StepWindow, Workload
 from tests.builders.results import make_trial
-from tests.builders.workers import CPU
+from tests.builders.workers import CPU, run_steps
 
 LOSS = nn.functional.cross_entropy
 TRIAL = make_trial()
@@ -74,7 +73,7 @@ def _batches(count: int) -> list[Batch]:
 
 
 def _run(step: Step, count: int = 6) -> StepWindow:
-    return run_steps(step, iter(_batches(count)), count, CpuClock(), Position(None, 0, 1))
+    return run_steps(step, iter(_batches(count)), count, Position(None, 0, 1))
 
 
 def _losses(step: Step) -> list[float]:
@@ -96,9 +95,6 @@ def test_the_parts_of_a_step_that_the_host_cannot_part_are_unknown() -> None:
     window = _run(build_step(TRIAL, with_step(), CPU))
     assert set(window.host_s) == {"input"}
     assert {len(marks) for marks in window.host_marks_s} == {1}
-    whole = StepWindow()
-    whole.extend(window)
-    assert set(whole.host_s) == {"input"}
     assert window.samples == 6 * 5
 
 

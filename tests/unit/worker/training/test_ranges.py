@@ -1,6 +1,6 @@
 """Ranges: every part of a step has its name in the trace, and does what it did."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from scalescope.results.traces import events as trace
-from scalescope.worker.training.feeding import Feed
 from scalescope.worker.training.ranges import named, ranges_on, step_marks, with_input_range, with_ranges
 from scalescope.worker.training.step import Step
 from tests.builders.workers import CPU
@@ -40,23 +39,6 @@ def make_step(done: list[Any], **changes: Any) -> Step:
     return Step(module=torch.nn.Module(), optimizer=torch.optim.SGD([parameter], lr=0.1), **parts)
 
 
-class Batches:
-    """Two batches, and whether they were closed."""
-
-    def __init__(self) -> None:
-        self._left = iter(["one", "two"])
-        self.closed = False
-
-    def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        return next(self._left)
-
-    def close(self) -> None:
-        self.closed = True
-
-
 def run_once(step: Step) -> None:
     step.backward(step.forward("batch"))
     step.apply()
@@ -82,15 +64,10 @@ def test_a_named_step_does_what_it_did() -> None:
 
 
 def test_waiting_for_a_batch_has_its_name() -> None:
-    batches = Batches()
-    marked = with_input_range(Feed(batches=batches, epoch_batches=7), ranges_on(CPU))
+    marked = with_input_range(iter(["one", "two"]), ranges_on(CPU))
     names: list[str] = []
-    assert ranges_of(lambda: names.extend(marked.batches)) == [trace.INPUT] * 3  # the last finds the end
+    assert ranges_of(lambda: names.extend(marked)) == [trace.INPUT] * 3  # the last finds the end
     assert names == ["one", "two"]
-    assert marked.epoch_batches == 7
-    marked.close()
-    assert batches.closed
-    with_input_range(Feed(batches=iter([1])), ranges_on(CPU)).close()  # that needs no closing
 
 
 def test_a_range_ends_with_what_fails_in_it() -> None:

@@ -15,7 +15,6 @@ from scalescope.catalog.strategies.single import Single
 from scalescope.errors import BadInput
 from scalescope.results.result import HOST_PARTS
 from scalescope.worker.levers.accumulation import apply as accumulate
-from scalescope.worker.machine.timing import CpuClock
 from scalescope.worker.process.position import Position
 from scalescope.worker.strategies.ddp import synchronise_first_step
 from scalescope.worker.strategies.single import wrap
@@ -24,12 +23,10 @@ from scalescope.worker.training.step import (
     Batch,
     Data,
     Step,
-    StepWindow,
     Workload,
     plain_step,
-    run_steps,
 )
-from tests.builders.workers import CPU
+from tests.builders.workers import CPU, run_steps
 
 
 def _workload() -> Workload:
@@ -56,7 +53,7 @@ def _batches(*sizes: int) -> list[Batch]:
 
 
 def _run(step: Step, batches: list[Batch], count: int) -> Any:
-    return run_steps(step, iter(batches), count, CpuClock(), Position(None, 0, 1))
+    return run_steps(step, iter(batches), count, Position(None, 0, 1))
 
 
 def test_accumulated_batches_train_as_one_large_batch() -> None:
@@ -130,21 +127,6 @@ def test_the_host_s_time_in_each_part_lies_within_the_window(monkeypatch: pytest
     assert sum(done.host_s.values()) <= window_s
 
 
-def test_windows_add_up_with_the_host_s_time() -> None:
-    whole = StepWindow(samples=1, host_s=dict.fromkeys(HOST_PARTS, 1.0))
-    whole.extend(StepWindow(samples=2, host_s=dict.fromkeys(HOST_PARTS, 0.5)))
-    assert whole.samples == 3
-    assert whole.host_s == dict.fromkeys(HOST_PARTS, 1.5)
-
-
-def test_steps_are_counted_and_begun() -> None:
-    position = Position(None, 0, 1)
-    clock = CpuClock()
-    run_steps(_Recorded(1).step, iter(_batches(1, 1, 1)), 3, clock, position)
-    assert (position.begun, position.completed) == (3, 3)
-    assert len(clock.step_times_s()) == 3
-
-
 @pytest.mark.parametrize("keep", [True, False])
 def test_gradients_are_kept_where_they_live_in_buckets(keep: bool) -> None:
     workload = _workload()
@@ -207,9 +189,9 @@ def test_a_step_may_take_fewer_batches_and_weighs_them_as_their_mean() -> None:
     parts.model.load_state_dict(whole.model.state_dict())
     batches = _batches(3, 3)
     both = tuple(torch.cat(pair) for pair in zip(*batches, strict=True))
-    run_steps(_step(whole), iter([both]), 1, CpuClock(), Position(None, 0, 1))
+    run_steps(_step(whole), iter([both]), 1, Position(None, 0, 1))
     accumulated = accumulate(_step(parts), Accumulation(accumulation_steps=4), CPU)
-    run_steps(accumulated, iter(batches), 1, CpuClock(), Position(None, 0, 1), parts_of=lambda step: 2)
+    run_steps(accumulated, iter(batches), 1, Position(None, 0, 1), parts_of=lambda step: 2)
     for parameter, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
         torch.testing.assert_close(parameter, other)
 

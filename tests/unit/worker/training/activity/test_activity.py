@@ -4,17 +4,18 @@ import gc
 import itertools
 import time
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from torch import nn
 
 from scalescope.results.result import HOST_PARTS
-from scalescope.worker.machine.timing import CpuClock
+from scalescope.worker.benchmarks.train import OwnLoop
+from scalescope.worker.engine.steps import driven
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.activity.allocator import AllocatorWatch
 from scalescope.worker.training.activity.garbage import GarbageWatch
-from scalescope.worker.training.activity.watch import ActivityWatch
 from scalescope.worker.training.batch_work import (
     BatchWork,
     by_step,
@@ -23,14 +24,9 @@ from scalescope.worker.training.batch_work import (
     work_samples,
 )
 from scalescope.worker.training.measurements import Measurements
-from scalescope.worker.training.step import (
-    Data,
-    Step,
-    StepWindow,
-    Workload,
-    plain_step,
-    run_steps,
-)
+from scalescope.worker.training.step import Data, Step, Workload, plain_step
+from tests.builders.loops import own_loop
+from tests.builders.results import make_trial
 
 CPU = torch.device("cpu")
 PAUSE_S = 0.1
@@ -64,30 +60,28 @@ class _Job:
 
         self._step = Step(**{**vars(step), "apply": pausing_apply})
 
-    def steps(self, count: int) -> tuple[list[float], StepWindow]:
-        clock = CpuClock()
-        window = run_steps(self._step, self._batches, count, clock, self.position)
-        return clock.step_times_s(), window
+    def measured(self, *counts: int, warmup: int) -> Measurements:
+        trial = make_trial(
+            steps_per_epoch="auto", window="1s", strategy="single", warmup_steps=warmup, world_size=1
+        )
+        loop = own_loop(self._step, self._batches, trial, self.position)
+        with mock.patch.object(OwnLoop, "windows", lambda *_: list(counts)):
+            return driven(loop.engine.trained(), loop.make_step)
 
 
-def _measured(job: _Job, *counts: int, warmup: int = 2) -> Measurements:
-    watch, measurements = ActivityWatch(CPU, job.position), Measurements()
-    job.steps(warmup)
-    for count in counts:
-        watch.steps(job.steps, count)
-    watch.record(measurements)
-    return measurements
+def _measured(job: _Job, *counts: int, warmup: int = 3) -> Measurements:
+    return job.measured(*counts, warmup=warmup)
 
 
 def test_a_long_step_tells_in_which_part_its_host_was() -> None:
-    measurements = _measured(_Job(3, pausing=8), 4, 6)  # step 6 without the two of the warm-up, so 5 from 0
+    measurements = _measured(_Job(3, pausing=9), 4, 6)  # step 6 without the three of the warm-up, so 5 from 0
     (row,) = [row for row in measurements.tables["long_steps"] if row["step"] == 5]
     parts = {part: row[f"{part}_beyond_s"] for part in HOST_PARTS}
     assert max(parts, key=lambda part: float(parts[part] or 0.0)) == "optimizer"
 
 
 def test_collections_belong_to_their_step_across_windows() -> None:
-    job = _Job(3, pausing=9, collecting=9)
+    job = _Job(3, pausing=10, collecting=10)
     measurements = _measured(job, 4, 6)
     (row,) = [row for row in measurements.tables["long_steps"] if row["step"] == 6]
     assert row["gc_s"] > 0.0  # type: ignore[operator]
@@ -95,15 +89,15 @@ def test_collections_belong_to_their_step_across_windows() -> None:
 
 
 def test_the_work_of_timed_steps_alone_is_stored() -> None:
-    measurements = _measured(_Job(1, 2, 3, 4, 5), 3, warmup=2)
+    measurements = _measured(_Job(1, 1, 2, 3, 4, 5), 3)
     assert measurements.samples["work/elements"] == [24.0, 32.0, 40.0]
     assert measurements.counters["work/input_elements"] == 16.0
 
 
 def test_on_the_cpu_without_a_compiler_these_facts_are_missing() -> None:
     measurements = _measured(_Job(2), 3)
-    names = {name.partition("/")[0] for name in measurements.counters}
-    assert names == {"gc", "work"}
+    names = {name.partition("/")[0] for name in measurements.counters if "/" in name}
+    assert names == {"gc", "work", "host"}
     assert set(measurements.tables) == {"long_steps"}
     assert "work/elements" not in measurements.samples
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data import dataloader as loading
 
 from scalescope.results.traces.events import BACKWARD, CLEAR, FORWARD, INPUT, OPTIMIZER, PREFIX
-from scalescope.worker.attach.recording.phases import StepPhases
+from scalescope.worker.attach.step_phases import StepPhases
 from scalescope.worker.trace.recorder import recorded_events, torch_profiler
 from scalescope.worker.training.ranges import ranges_on
 

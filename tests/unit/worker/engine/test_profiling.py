@@ -1,25 +1,31 @@
 """A few steps of one rank are profiled, with torch on the CPU: which launches, and what is stored of them."""
 
+import contextlib
 import dataclasses
 import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import ROOT_UNIT
-from scalescope.worker.machine.timing import CpuClock
+from scalescope.results.traces.events import OPTIMIZER
+from scalescope.worker.attach.step_phases import StepPhases
+from scalescope.worker.engine import profiling
+from scalescope.worker.engine.profiling import WARMUPS, ProfiledModel, profiled_count
+from scalescope.worker.engine.steps import driven
 from scalescope.worker.process.position import Position
 from scalescope.worker.rank_profile.stored_profile import FAILED, StoredProfile
-from scalescope.worker.trace.profiled_steps import WARMUPS, profile_steps, profiled_count
-from scalescope.worker.training.feeding import Feed
 from scalescope.worker.training.own_step import whole_step
 from scalescope.worker.training.pacing import Pace, PacedModel
-from scalescope.worker.training.step import Data, OwnStep, Step, Workload, plain_step, run_steps
+from scalescope.worker.training.ranges import RangeOf
+from scalescope.worker.training.step import Data, OwnStep, Step, Workload, plain_step
+from tests.builders.loops import PlainLoop, engine_of, own_loop
 from tests.builders.results import make_trial
-from tests.builders.workers import CPU
 
 BATCH = torch.ones(4, 3), torch.zeros(4, dtype=torch.long)
 PARTS = ("input_s", "forward_s", "backward_s", "optimizer_s", "rest_s", "step_s")
@@ -44,13 +50,10 @@ def plain(model: nn.Module, workload: Workload | None = None) -> Step:
 
 
 def profiled(step: Step, trial: Trial | None = None, position: Position | None = None) -> StoredProfile:
-    position = position or Position(None, 0, 1)
-
-    def run_marked(marked: Step, feed: Feed) -> None:
-        run_steps(marked, feed.batches, WARMUPS + STEPS, CpuClock(), position)
-
-    feed = Feed(batches=itertools.repeat(BATCH))
-    return profile_steps(trial or timed_trial(), step, feed, CPU, run_marked, 0.01)
+    loop = own_loop(step, itertools.repeat(BATCH), trial or timed_trial(), position)
+    return driven(
+        profiling._profiled(loop.engine, WARMUPS + STEPS, 0.01, loop.profiled_model()), loop.make_step
+    )
 
 
 def bytes_of(model: nn.Module) -> list[int]:
@@ -165,6 +168,68 @@ def test_what_fails_costs_the_profile_alone() -> None:
     def fail(batch: Any) -> Tensor:
         raise ZeroDivisionError("divided\nby nothing")
 
-    profile = profiled(dataclasses.replace(plain(model), forward=fail))
-    assert profile == StoredProfile(counters={FAILED: "ZeroDivisionError: divided"})
+    loop = own_loop(dataclasses.replace(plain(model), forward=fail), itertools.repeat(BATCH), timed_trial())
+    body = profiling.profiled(loop.engine, [0.01] * 20, loop.profiled_model)
+    assert driven(body, loop.make_step) == StoredProfile(counters={FAILED: "ZeroDivisionError: divided"})
     assert not has_hooks(model)
+
+
+class Script:
+    """A script's model and optimizer, whose parts get their names by hooks."""
+
+    def __init__(self, micro_batches: int = 1) -> None:
+        self.model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        self._optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self._micro_batches = micro_batches
+        self.made = 0
+
+    def step(self) -> None:
+        self.made += 1
+        for _ in range(self._micro_batches):
+            self.model(torch.ones(2, 3)).sum().backward()
+        self._optimizer.step()
+
+    @contextlib.contextmanager
+    def marked(self, range_of: RangeOf) -> Iterator[Callable[[], None]]:
+        phases = StepPhases(range_of, [self.model])
+        after = register_optimizer_step_post_hook(lambda *_: phases.end(OPTIMIZER))
+        try:
+            with phases.installed():
+                yield phases.end_step
+        finally:
+            after.remove()
+
+    def profiled(self) -> StoredProfile:
+        def subject() -> ProfiledModel:
+            parameters = [*self.model.parameters(), nn.Parameter(torch.zeros(1))]  # unused
+            return ProfiledModel(parameters=parameters, may_wait_for_gpu=True, counters={"buffer_bytes": 1})
+
+        engine = engine_of(timed_trial(), PlainLoop(enter=self.marked))
+        return driven(profiling.profiled(engine, [0.01] * 20, subject), self.step)
+
+
+def test_parts_and_gradients_of_a_script_without_its_first_step() -> None:
+    script = Script()
+    before = torch.autograd.backward, dict(vars(script.model))
+    stored = script.profiled()
+    assert (stored.counters["profile/steps"], stored.counters["profile/micro_batches"]) == (2, 1)
+    for part in ("forward_s", "backward_s", "optimizer_s"):
+        assert float(str(stored.counters[f"profile/{part}"])) > 0.0, part
+    assert stored.counters["buffer_bytes"] == 1
+    assert set(stored.tables) == {"gradients"}
+    rows = stored.tables["gradients"]
+    assert sorted(row["parameter"] for row in rows) == [0, 1, 2, 3]
+    assert sum(int(str(row["size_bytes"])) for row in rows) == 4 * (12 + 4 + 4 + 4)
+    assert (torch.autograd.backward, dict(vars(script.model))) == before
+    assert not has_hooks(script.model)
+    assert Script(micro_batches=2).profiled().counters["profile/micro_batches"] == 2
+
+
+def test_a_failure_to_begin_leaves_the_script_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: StepPhases) -> Any:
+        raise ZeroDivisionError("no hooks")
+
+    monkeypatch.setattr(StepPhases, "installed", fail)
+    script = Script()
+    assert script.profiled().counters == {FAILED: "ZeroDivisionError: no hooks"}
+    assert script.made == 0 and not has_hooks(script.model)

@@ -1,4 +1,4 @@
-"""Recorded steps of a script, with torch's profiler on the CPU: what is stored, and whose lines wait."""
+"""Recorded steps, with torch's profiler on the CPU: what is stored, and whose lines wait."""
 
 import contextlib
 import json
@@ -17,36 +17,37 @@ from scalescope.errors import BadInput
 from scalescope.experiment.recordings import arrivals_of, breakdown_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.traces.summary import TraceSummary
-from scalescope.worker.attach.rank_group import ScriptRanks
-from scalescope.worker.attach.recording.phases import StepPhases
-from scalescope.worker.attach.recording.recorded_steps import ScriptRecording, is_recorded, warmup_steps
+from scalescope.worker.attach.step_phases import StepPhases
+from scalescope.worker.engine.recording import Recording, check_recording, is_recorded, warmup_steps
 from scalescope.worker.trace.recorder import torch_profiler
 from scalescope.worker.trace.synchronizations import Synchronizations
 from scalescope.worker.training.measurements import Measurements
-from scalescope.worker.training.ranges import ranges_on
+from scalescope.worker.training.ranges import RangeOf
 from tests.builders.commands import make_command
+from tests.builders.loops import PlainLoop, engine_of
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 COMMAND = make_command(window=1.0)
 STEP_S = 0.25
 
 
-def recording_of(trial: Trial, model: nn.Module, device: torch.device = CPU, **rest: Any) -> ScriptRecording:
-    return ScriptRecording(
-        trial=trial,
-        device=device,
-        ranks=ScriptRanks(0, 1),
-        phases=StepPhases(ranges_on(device), [model]),
-        step_s=STEP_S,
-        **rest,
-    )
+def recording_of(trial: Trial, model: nn.Module, device: torch.device = CPU, **rest: Any) -> Recording:
+    @contextlib.contextmanager
+    def marked(range_of: RangeOf) -> Iterator[Callable[[], None]]:
+        phases = StepPhases(range_of, [model])
+        with phases.installed():
+            yield phases.end_step
+
+    engine = engine_of(trial, PlainLoop(enter=marked), device)
+    return Recording(engine=engine, trial=trial, step_s=STEP_S, **rest)
 
 
 class Ticks:
     """Goes on with a recording at the end of every step."""
 
-    def __init__(self, recording: ScriptRecording) -> None:
-        self._steps = recording.run()
+    def __init__(self, recording: Recording) -> None:
+        is_breakdown = recording.trial.benchmark == "breakdown"
+        self._steps = recording._breakdown() if is_breakdown else recording.recorded()
         self.count = 0
         self.measurements: Measurements | None = None
         next(self._steps)
@@ -157,24 +158,22 @@ def test_a_gpu_without_room_for_bare_products_costs_only_their_rates() -> None:
     assert not any(name.startswith("matmul") for name in ticks.measurements.counters)
 
 
-def test_a_breakdown_is_refused_where_the_script_trains_on_the_cpu() -> None:
-    model = nn.Linear(1, 1)
-    with pytest.raises(BadInput, match="the script trains on the CPU"):
-        recording_of(breakdown_of(COMMAND), model).check()
-    recording_of(breakdown_of(COMMAND), model, CUDA).check()
-    recording_of(arrivals_of(COMMAND), model).check()
-    long = recording_of(arrivals_of(COMMAND.replace(window=100.0)), model)
+def test_a_breakdown_is_refused_on_the_cpu() -> None:
+    with pytest.raises(BadInput, match="requires a CUDA GPU"):
+        check_recording(breakdown_of(COMMAND), CPU)
+    check_recording(breakdown_of(COMMAND), CUDA)
+    check_recording(arrivals_of(COMMAND), CPU)
+    long = recording_of(arrivals_of(COMMAND.replace(window=100.0)), nn.Linear(1, 1))
     assert long.steps == 1 + MOST_STEPS  # short steps are recorded often enough and no more
 
 
-def test_a_script_with_a_profiler_of_its_own_is_refused() -> None:
-    recording = recording_of(arrivals_of(COMMAND), nn.Linear(1, 1))
+def test_two_profilers_at_once_are_refused() -> None:
     with (
         torch_profiler(CPU, record_shapes=False),
-        pytest.raises(BadInput, match="uses torch's profiler itself"),
+        pytest.raises(BadInput, match="profiler is in use already"),
     ):
-        recording.check()
-    recording.check()
+        check_recording(arrivals_of(COMMAND), CPU)
+    check_recording(arrivals_of(COMMAND), CPU)
 
 
 def test_recordings_warm_up_as_long_as_those_of_our_own_ranks() -> None:
@@ -182,7 +181,7 @@ def test_recordings_warm_up_as_long_as_those_of_our_own_ranks() -> None:
     assert warmup_steps(breakdown_of(on_gpu), CUDA) == breakdown_of(on_gpu).options(Breakdown).warmup_on(
         "cuda"
     )
-    assert warmup_steps(arrivals_of(COMMAND), CPU) == COMMAND.warmup_steps == warmup_steps(COMMAND, CPU)
+    assert warmup_steps(arrivals_of(COMMAND), CPU) == COMMAND.warmup_steps
     assert [is_recorded(trial) for trial in (COMMAND, arrivals_of(COMMAND), breakdown_of(COMMAND))] == [
         False,
         True,

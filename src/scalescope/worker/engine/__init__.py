@@ -1,0 +1,1 @@
+"""One engine: measures a training loop step by step, whether it is ours or a script's."""

@@ -1,0 +1,206 @@
+"""What follows on the timed window in the same processes: other trials of the same job, one after the other.
+
+Each is measured for a few steps and stored as a launch of its own would be; what is not safe here, or fails,
+gets a launch of its own (decision 34).
+"""
+
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+from scalescope import clocks
+from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation
+from scalescope.experiment.trial import ABLATIONS, Trial
+from scalescope.results.ranks.attach_job import AttachPhase
+from scalescope.results.ranks.heartbeat import RankStage
+from scalescope.results.result import WINDOW
+from scalescope.worker.engine.recording import Recording, is_recorded
+from scalescope.worker.engine.steps import Engine, Steps, steps_in_window
+from scalescope.worker.process.rank import describe_error
+from scalescope.worker.trace.recorder import LONGEST_PAUSE_S
+from scalescope.worker.training.measurements import Measurements
+
+PRELOADED_BATCHES = 8  # that are kept, and repeated
+# Steps of a phase before it counts: batches are kept first, and hooks look where gradients are.
+_SETTLING = {PRELOADED: PRELOADED_BATCHES + 1, NO_COMM: 4}
+_AGAIN = -1  # in place of a phase's number: the job as it is
+_AGAIN_S = 0.5
+_LONGEST_S = 2.0  # of a phase: the same processes differ less from each other than launches do
+_AFTER_PROFILER = "steps that follow on recorded ones are slower on a GPU"
+
+
+class ExplainedLoop(Protocol):
+    """A loop whose parts can be taken away while it runs."""
+
+    def why_not_here(self, trial: Trial) -> str | None:
+        """Why a trial cannot be measured in this process after the window; None where it can, empty where
+        nobody can measure it."""
+        ...
+
+    def ablated(self, trial: Trial) -> AbstractContextManager[None]:
+        """Inside, what the trial removes is removed from the loop."""
+        ...
+
+
+class ExplainedRanks(Protocol):
+    """How ranks agree on what follows, and go on without one that failed."""
+
+    def agree(self, name: str, text: str) -> str:
+        """What rank 0 says."""
+        ...
+
+    def meet(self, name: str) -> None:
+        """Wait until all ranks are here."""
+
+    def arrive(self, name: str) -> None:
+        """Be at a meeting without waiting for others."""
+
+
+Store = Callable[[int, Measurements, int], None]  # of a phase by its number, after so many steps
+
+
+@dataclass(kw_only=True)
+class Explanations:
+    """The phases that follow on a window, each of which takes its steps on all ranks."""
+
+    engine: Engine
+    loop: ExplainedLoop
+    ranks: ExplainedRanks
+    phases: Sequence[AttachPhase]
+    store: Store
+    has_loader: bool
+    step_s: float  # the median of the window
+    longest_warmup_s: float
+    # Filled in: why phases need a launch of their own, by name; and the step once more, as it is.
+    reasons: dict[str, str] = field(default_factory=dict)
+    again_s: float | None = None
+
+    @cached_property
+    def trials(self) -> list[Trial]:
+        return [Trial(settings=phase.settings) for phase in self.phases]
+
+    def measured(self) -> Steps[None]:
+        """Rank 0 says what follows, for all ranks; then phase after phase."""
+        agreed = self.ranks.agree("phases", json.dumps((*self._chosen(), self.step_s)))
+        chosen, reasons, self.step_s = json.loads(agreed)  # all ranks record as many steps
+        self.reasons |= reasons
+        position = self.engine.position
+        position.plan(position.begun + sum(steps for _, steps in chosen))
+        position.enter(RankStage.STEADY, slowest_warmup_s=max(LONGEST_PAUSE_S, self.longest_warmup_s))
+        for number, steps in chosen:
+            self.ranks.meet(f"phase/{number}")
+            yield from self._phase(number, steps)
+
+    def _phase(self, number: int, steps: int) -> Steps[None]:
+        """Takes its steps on all ranks, also where it fails on one; a failure costs only itself."""
+        body = self._body(number, steps)
+        made = 0
+        try:
+            while True:
+                next(body)
+                yield
+                made += 1
+        except StopIteration as end:
+            measured: Measurements = end.value
+            try:
+                self._keep(number, measured, steps)
+            except Exception as error:
+                self._failed(number, error)
+        except Exception as error:
+            self._failed(number, error)
+        finally:
+            body.close()
+        for _ in range(steps - made):
+            yield
+
+    def _failed(self, number: int, error: Exception) -> None:
+        name = "the step again" if number == _AGAIN else _name_of(self.trials[number])
+        self.reasons[name] = str(describe_error(error)["message"])
+        self.ranks.arrive(_recorded_at(number))  # nobody waits for this rank
+
+    def _keep(self, number: int, measured: Measurements, steps: int) -> None:
+        if number == _AGAIN:
+            self.again_s = statistics.median(measured.samples["step_time_s"])
+        else:
+            self.store(number, measured, steps)
+
+    def _body(self, number: int, steps: int) -> Steps[Measurements]:
+        trial = self._trial_of(number)
+        measured = Measurements()
+        settling = _settling(trial)
+        with self.loop.ablated(trial):
+            began = clocks.monotonic()
+            for _ in range(settling):
+                yield
+                self.engine.loop.alive(1)
+            if is_recorded(trial):
+                measured = yield from self._recording(trial, _recorded_at(number)).recorded()
+            else:
+                began = clocks.monotonic()
+                measured.samples["step_time_s"] = yield from self.engine.timed(steps - settling)
+        measured.counters |= dict(zip(WINDOW, (began, clocks.monotonic()), strict=True))
+        return measured
+
+    def _chosen(self) -> tuple[list[tuple[int, int]], dict[str, str]]:
+        """The phases that this loop allows, with their steps; and why others need a start of their own."""
+        chosen: list[tuple[int, int]] = []
+        reasons: dict[str, str] = {}
+        for number, trial in enumerate(self.trials):
+            if self.phases[number].needs_loader not in (None, self.has_loader):
+                continue
+            reason = self.loop.why_not_here(trial)
+            if reason is None and has_ablation(trial, NO_COMM) and self._has_recorded(chosen):
+                reason = _AFTER_PROFILER
+            if reason is None:
+                chosen.append((number, self._steps_of(trial)))
+            elif reason:
+                reasons[_name_of(trial)] = reason
+        removed = sum(self._can_be_taken_back(number) for number, _ in chosen)
+        if removed:  # once more as it is
+            steps = _settling(self.engine.trial) + self._window_steps(_AGAIN_S)
+            chosen.insert(removed, (_AGAIN, steps))
+        return chosen, reasons
+
+    def _has_recorded(self, chosen: list[tuple[int, int]]) -> bool:
+        """Whether steps are recorded before, on a GPU: its profiler slows the host from then on."""
+        return self.engine.on_gpu and any(is_recorded(self.trials[number]) for number, _ in chosen)
+
+    def _can_be_taken_back(self, number: int) -> bool:
+        trial = self.trials[number]
+        return not is_recorded(trial) and not has_ablation(trial, NO_COMM)
+
+    def _window_steps(self, window_s: float) -> int:
+        return steps_in_window(window_s, self.step_s, self.engine.options.min_steps)
+
+    def _steps_of(self, trial: Trial) -> int:
+        if not is_recorded(trial):
+            return _settling(trial) + self._window_steps(min(trial.window_s or _LONGEST_S, _LONGEST_S))
+        return _settling(trial) + self._recording(trial, "").steps
+
+    def _recording(self, trial: Trial, meeting: str) -> Recording:
+        return Recording(
+            engine=self.engine, trial=trial, step_s=self.step_s, plain_step_s=self.step_s, meeting=meeting
+        )
+
+    def _trial_of(self, number: int) -> Trial:
+        return self.engine.trial if number == _AGAIN else self.trials[number]
+
+
+def _settling(trial: Trial) -> int:
+    return 1 + max((_SETTLING[name] for name in _SETTLING if has_ablation(trial, name)), default=0)
+
+
+def _recorded_at(number: int) -> str:
+    """Where ranks meet after the recorded steps of a phase."""
+    return f"phase/{number}/recorded"
+
+
+def _name_of(trial: Trial) -> str:
+    """What a phase is, in words."""
+    if is_recorded(trial):
+        return "recorded steps"
+    return " and ".join(ABLATIONS[name] for name in ABLATIONS if name in trial.ablations)
