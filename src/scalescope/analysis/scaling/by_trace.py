@@ -9,7 +9,6 @@ from functools import partial
 
 from scalescope.analysis.arrivals import RecordedLaunch
 from scalescope.analysis.configurations import Configuration
-from scalescope.analysis.scaling.by_ablation import difference_between, smaller_batch_cost
 from scalescope.analysis.scaling.waterfall import (
     BUBBLE,
     COMMUNICATION,
@@ -27,7 +26,9 @@ from scalescope.analysis.scaling.waterfall import (
     Part,
     Waterfall,
     built_waterfall,
+    difference_between,
     ideal_step_s,
+    smaller_batch_cost,
     typical_step_s,
 )
 from scalescope.analysis.statistics import Sample, mean_with_interval, moved, negative, sum_of_means

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from scalescope.analysis.configurations import Configuration
-from scalescope.analysis.scaling.by_command import AGREES
+from scalescope.analysis.scaling.by_ablation import AGREES, waterfall_of
 from scalescope.analysis.scaling.communication import communication_cost
-from scalescope.analysis.scaling.measured_waterfall import waterfall_of
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, Waterfall, scaled
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
 from scalescope.experiment.ablations import at_per_rank_batch, with_preloaded_input, without_communication

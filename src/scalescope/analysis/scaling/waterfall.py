@@ -13,7 +13,7 @@ from typing import Literal
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.culprit import Straggler
-from scalescope.analysis.statistics import Estimate
+from scalescope.analysis.statistics import Estimate, difference_of_means, moved
 from scalescope.experiment.trial import Trial
 
 SMALLER_BATCH = "smaller batch"
@@ -242,3 +242,14 @@ def ideal_step_s(full: Configuration, plain: Configuration) -> float:
 def typical_step_s(steps_s: Sequence[float]) -> float:
     """The mean of logarithms, exponentiated: what throughput and speedup are made of everywhere else."""
     return statistics.geometric_mean(steps_s)
+
+
+def smaller_batch_cost(full: Configuration, plain: Configuration, share: Configuration) -> Estimate:
+    """What a rank's share of the batch takes alone, beyond its share of the time of the whole batch."""
+    part = ideal_step_s(full, plain) / typical_step_s(plain.mean_steps_s)
+    return difference_between(share.mean_steps_s, plain.mean_steps_s.map(lambda step_s: step_s * part))
+
+
+def difference_between(left: Sequence[float], right: Sequence[float]) -> Estimate:
+    """The difference of two typical steps, with the interval of the difference of their means."""
+    return moved(difference_of_means(left, right), typical_step_s(left) - typical_step_s(right))

@@ -1,4 +1,4 @@
-"""The waterfall of a training command: terms that no launch separates are merged and named, never guessed."""
+"""The waterfall by ablation: terms that no launch separates are merged and named, never guessed."""
 
 import dataclasses
 import math
@@ -37,6 +37,7 @@ from scalescope.experiment.recordings import arrivals_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from tests.builders.commands import command_launches, make_command
+from tests.builders.results import make_result, make_trial
 
 ONE, TWO = make_command(), make_command(ranks=2)
 
@@ -247,3 +248,61 @@ def test_one_rank_of_a_command_is_the_only_baseline() -> None:
     assert (row.wrapped, row.efficiency_of_wrapped, row.baseline_ranks) == (None, None, 1)
     assert row.speedup.value == pytest.approx(2 * 0.020 / 0.030, rel=1e-3)
     assert not_compared([row.configuration]) == ()
+
+
+def timed(trial: Trial, step_s: float) -> list[Result]:
+    """Three launches of a built-in workload."""
+    return [make_result(trial, [[step_s] * 10] * trial.world_size, launch=launch) for launch in range(3)]
+
+
+def built_in_launches() -> dict[str, list[Result]]:
+    """Strong scaling of a built-in workload with a loader: every launch that its waterfall needs."""
+    full = make_trial(strategy="ddp", world_size=2, oversubscribe=True, global_batch_size=64, num_workers=1)
+    share = at_per_rank_batch(full)
+    return {
+        "full": timed(full, 0.030),
+        "plain": timed(single_rank_baseline(full), 0.032),
+        "share with loader": timed(single_rank_baseline(share), 0.018),
+        "share": timed(with_preloaded_input(single_rank_baseline(share)), 0.017),
+        "wrapped": timed(with_preloaded_input(share.on_one_rank()), 0.0175),
+        "preloaded": timed(with_preloaded_input(full), 0.027),
+        "without communication": timed(silent(with_preloaded_input(full)), 0.020),
+    }
+
+
+def test_every_term_of_a_built_in_workload_is_measured() -> None:
+    waterfall = waterfall_of(*built_in_launches().values())
+    times = {term.name: term.time_s.value for term in waterfall.terms if term.time_s is not None}
+    expected = {
+        SMALLER_BATCH: 0.002,
+        WRAPPER: 0.0005,
+        CONTENTION: 0.0025,
+        STRAGGLERS: 0.0,
+        COMMUNICATION: 0.007,
+        INPUT: 0.002,
+    }
+    assert times == pytest.approx(expected, abs=1e-9)
+    assert list(times) == list(expected)
+    assert term_of(waterfall, COMMUNICATION).includes == (RANDOM_SKEW,)
+    assert waterfall.simple_comm_s.value == pytest.approx(0.012)
+    assert adds_up(waterfall)
+
+
+@pytest.mark.parametrize(
+    ("missing", "unknown", "reason"),
+    [
+        ("share with loader", {SMALLER_BATCH, INPUT}, "share of the batch"),
+        ("share", {WRAPPER, INPUT}, "in the wrapper"),
+        ("wrapped", {WRAPPER, CONTENTION}, "in the wrapper"),
+        ("preloaded", {CONTENTION, STRAGGLERS, COMMUNICATION, INPUT}, "not measured"),
+        ("without communication", {CONTENTION, STRAGGLERS, COMMUNICATION}, "without communication"),
+    ],
+)
+def test_a_launch_that_is_missing_makes_its_terms_unknown(
+    missing: str, unknown: set[str], reason: str
+) -> None:
+    waterfall = waterfall_of(*(made for name, made in built_in_launches().items() if name != missing))
+    terms = waterfall.terms_that_are("not_measured")
+    assert {term.name for term in terms} == unknown
+    assert terms[0].reason is not None and reason in terms[0].reason
+    assert all(term.includes == () and term.merged_because is None for term in terms)
