@@ -1,15 +1,16 @@
 """The same job as `build()`, as `Job(step=...)` and as a script, interleaved: do the figures agree?
 
-    python benchmarks/command_agreement.py [--rounds 6] [--window 3] [--out build/command_agreement]
+    python benchmarks/command_agreement.py [--device cpu] [--rounds 6] [--window 3] [--out FOLDER]
 
 Every round runs `scalescope scale --world-size 1,2` on the three forms (benchmarks/commands/same_job.py) in a
 random order, each with one launch of every trial. Prints the step time on two ranks and the exposed
-communication of each form with 95 % intervals over rounds, and their differences from the script. What is in
-`--out` is not measured again.
+communication of each form with 95 % intervals over rounds, and their differences from the script. On a GPU
+`scalescope train` measures one rank. What is in `--out` is not measured again.
 """
 
 import argparse
 import json
+import os
 import random
 import subprocess
 import sys
@@ -27,6 +28,7 @@ FORMS = {
     "job": ["--workload", f"{SCRIPT}:job", "--batch-size", "64"],
     "script": [],
 }
+_WIDTHS = {"cpu": "768", "cuda": "8192"}
 _COMMAND = ["--", sys.executable, "-m", "torch.distributed.run", "--nproc-per-node={world_size}", str(SCRIPT)]
 
 
@@ -37,6 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--window", type=float, default=3.0)
     parser.add_argument("--out", type=Path, default=HERE.parent / "build" / "command_agreement")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args(argv)
     order = random.Random(0)
     rows: dict[str, list[dict[str, float]]] = {form: [] for form in FORMS}
@@ -44,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for form in order.sample(sorted(FORMS), k=len(FORMS)):
             folder = options.out / f"{form}-{number}"
             if not (folder / "trials.jsonl").is_file():
-                _measure(form, folder, options.window)
+                _measure(form, folder, options.window, options.device)
             rows[form].append(_figures(folder))
             print(f"round {number + 1}, {form}: {json.dumps(rows[form][-1])}", flush=True)
     for line in summary(rows):
@@ -52,12 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _measure(form: str, folder: Path, window_s: float) -> None:
-    command = [sys.executable, "-m", "scalescope", "scale", "--world-size", "1,2", "--device", "cpu"]
+def _measure(form: str, folder: Path, window_s: float, device: str) -> None:
+    asked = ["scale", "--world-size", "1,2"] if device == "cpu" else ["train", "--no-breakdown"]
+    command = [sys.executable, "-m", "scalescope", *asked, "--device", device]
     command += ["--repeats", "1", "--window", f"{window_s}s", "--output-dir", str(folder), *FORMS[form]]
     if form == "script":
-        command += _COMMAND
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        command += _COMMAND if device == "cpu" else ["--", sys.executable, str(SCRIPT)]
+    environment = {**os.environ, "SAME_JOB_DEVICE": device, "SAME_JOB_WIDTH": _WIDTHS[device]}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if ended.returncode:
         raise SystemExit(f"{form}: exit code {ended.returncode}\n{ended.stdout}\n{ended.stderr}")
 
@@ -75,12 +80,15 @@ def _figures(folder: Path) -> dict[str, float]:
         ]
         return 1e3 * min(row["mean_step_time_s"] for row in chosen)
 
+    one_rank = {"one_rank_ms": step_ms(1, without_communication=False, with_preloaded_input=False)}
+    if all(row["world_size"] == 1 for row in trials):
+        return one_rank
     preloaded = step_ms(2, without_communication=False, with_preloaded_input=True)
     silent = step_ms(2, without_communication=True, with_preloaded_input=True)
     return {
         "two_ranks_ms": step_ms(2, without_communication=False, with_preloaded_input=False),
         "communication_ms": preloaded - silent,
-        "one_rank_ms": step_ms(1, without_communication=False, with_preloaded_input=False),
+        **one_rank,
     }
 
 

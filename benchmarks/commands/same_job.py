@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-BATCH, WIDTH, SAMPLES = 64, 768, 64 * 200
+BATCH, WIDTH, SAMPLES = 64, int(os.environ.get("SAME_JOB_WIDTH", "768")), 64 * 200
 
 
 def parts() -> tuple[nn.Module, TensorDataset, torch.optim.Optimizer]:
@@ -49,7 +49,9 @@ def job() -> object:
 
 def main() -> None:
     """As a script."""
+    device = torch.device(os.environ.get("SAME_JOB_DEVICE", "cpu"))
     model, samples, optimizer = parts()
+    model.to(device)
     sampler = None
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
@@ -59,7 +61,8 @@ def main() -> None:
         for batch in DataLoader(
             samples, batch_size=BATCH, sampler=sampler, shuffle=sampler is None, drop_last=True
         ):
-            step(model, batch, optimizer)
+            inputs, targets = batch
+            step(model, (inputs.to(device), targets.to(device)), optimizer)
 
 
 if __name__ == "__main__":
