@@ -6,7 +6,7 @@ from typing import Any
 
 from scalescope.catalog.code_lines import Code, ScriptContext, code, statement, variable
 from scalescope.catalog.link import rates_of
-from scalescope.catalog.setting import ExpectedEffect, Lever, PerDevice, setting
+from scalescope.catalog.setting import SCRIPT, ExpectedEffect, Lever, PerDevice, setting
 from scalescope.errors import BadInput, CannotRun
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
@@ -21,7 +21,7 @@ def _threads(count: int | None, context: ScriptContext) -> Code:
     """Math libraries read the variable when they are loaded; a command can be given it as it is."""
     if count is None:
         return Code()
-    if context.strategy == "script":
+    if context.strategy == SCRIPT:
         return code(variable("OMP_NUM_THREADS", f"{count}"))
     return code(statement("start", f"torch.set_num_threads({count})"))
 

@@ -27,6 +27,7 @@ _BYTES = re.compile(r"([0-9]+)(?:([kKmMgGtT])(?:i?[bB])?|[bB])?")  # 1024 a step
 _TRUE = {"true", "yes", "on"}
 _FALSE = {"false", "no", "off"}
 _LONGEST_VALUE = 4096
+SCRIPT = "script"  # the strategy of a training command, and the word for a value that its script decides
 Words = tuple[str, ...]  # that may stand instead of a value of a kind
 
 
@@ -197,6 +198,31 @@ def setting(
     """
     details = dict(locals())
     return dataclasses.field(metadata=details)
+
+
+def left_to_script(
+    owner: type[Any],
+    name: str,
+    *,
+    default: Scalar = None,
+    not_tried: tuple[Scalar, ...] = (),
+    **changes: Any,
+) -> Any:
+    """Declare a setting of another card for a training command; by default its script decides.
+
+    The lever is the same, without the values that most scripts have anyway (`not_tried`) and with `changes`
+    of its fields. `default` is for a setting that has a value that changes nothing.
+    """
+    details = dict(next(field.metadata for field in dataclasses.fields(owner) if field.name == name))
+    lever: Lever = details["lever"]
+    assert not callable(lever.tries) and lever.code is not None, f"{owner.__name__}.{name}"
+    tries, code = tuple(value for value in lever.tries if value not in not_tried), lever.code
+
+    def code_of(value: Any, context: ScriptContext) -> Code:
+        return Code() if value is None else code(value, context)
+
+    lever = dataclasses.replace(lever, tries=tries, code=code_of, **changes)
+    return dataclasses.field(metadata={**details, "default": default, "none_word": SCRIPT, "lever": lever})
 
 
 _SETTINGS: dict[type, tuple[Setting, ...]] = {}

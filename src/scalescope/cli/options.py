@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from scalescope.catalog import cards
 from scalescope.catalog.cards import grouped_settings
 from scalescope.catalog.measuring import NEXT_LAUNCH, Measuring
-from scalescope.catalog.setting import PerDevice, Scalar, Setting, parse_value, settings_of
+from scalescope.catalog.setting import SCRIPT, PerDevice, Scalar, Setting, parse_value, settings_of
 from scalescope.catalog.slurm import JOB_KEYS, Slurm
 from scalescope.cli.help_pages import RUN, VerbCommand, VerbOption, own_flag
 from scalescope.cli.meant_command import line_of, name_of, on_several_ranks, split_at_script, with_arguments
@@ -396,7 +396,15 @@ def _default_text(setting: Setting, study: type[Study] | None) -> str:
         texts += [
             f"{_value_text(other, setting)} with {name}" for name, other in _other_defaults(setting.name)
         ]
+    if study is not None and _is_left_to_script(setting, study):
+        texts.append("the script's own with a command")
     return "; ".join(texts)
+
+
+def _is_left_to_script(setting: Setting, study: type[Study]) -> bool:
+    """Whether the script of a training command decides where no value is given."""
+    *_, last = cards.all_settings(study.benchmark).get(setting.name, (setting,))
+    return last.default is None and last.none_word == SCRIPT
 
 
 def _short_default(setting: Setting, value: Stated) -> str:

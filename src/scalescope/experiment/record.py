@@ -59,10 +59,8 @@ def _none_must_be_said(experiment: Experiment, name: str) -> bool:
     """Whether leaving the key out would bring back a default other than None."""
     if name == "batch_size":  # None here means that the global batch was given, or that a command decides
         return False
-    if experiment.is_command:
-        of_command = cards.settings_by_name(experiment.benchmark, of_command=True)
-        return of_command[name].default is not None
-    return any(setting.default is not None for setting in cards.all_settings(experiment.benchmark)[name])
+    known = cards.settings_by_name(experiment.benchmark, of_command=experiment.is_command)
+    return known[name].default is not None
 
 
 def _section(heading: str, combinations: tuple[Value, ...]) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from scalescope.catalog.cards import all_settings, card
-from scalescope.catalog.setting import Setting, settings_of
+from scalescope.catalog.setting import SCRIPT, Setting, settings_of
 from scalescope.catalog.traits import MemoryLayout
-from scalescope.catalog.workloads.command import SCRIPT
 
 Card = TypeVar("Card")
 Value = Any  # a Scalar, or for `env` a mapping of names to values
@@ -202,7 +201,7 @@ class Trial:
     @property
     def precision(self) -> str:
         """The number format of matrix products; `script` where a command decides."""
-        return str(self.settings["precision"]) if not self.is_command else SCRIPT
+        return str(self.settings["precision"] or SCRIPT)
 
     @property
     def optimizer(self) -> str:

@@ -168,7 +168,7 @@ def _description(trial: Trial) -> dict[str, Any]:
         "global_batch_size": trial.samples_per_step or None,
         "mode": trial.mode,
         "device": trial.device,
-        "precision": None if trial.is_command else trial.precision,
+        "precision": trial.settings["precision"],
         **({"command": trial.command} if trial.is_command else {}),
     }
 

@@ -135,7 +135,6 @@ _COMMANDS = [
         "train --hidden-dim 4 -- python t.py",
         "--hidden-dim cannot be used with a command: the script decides",
     ),
-    of_flags("command and short form", "train --amp -- python t.py", "--amp cannot be used with a command"),
     of_flags(
         "command to memory",
         "memory -- python t.py",

@@ -1,6 +1,7 @@
 """Cards are discovered; each is complete and has its implementation."""
 
 import ast
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,20 @@ def test_the_cards_of_commands_come_last() -> None:
         assert owners == sorted(owners), name
     assert cards.settings_by_name("train")["pin_memory"].default is False
     assert cards.settings_by_name("train", of_command=True)["pin_memory"].default is None
+
+
+def test_a_lever_of_a_command_is_that_of_other_jobs() -> None:
+    """But for what it needs, when it is tried, and values that most scripts have anyway."""
+    own = {"needs", "on_request", "tries", "code"}
+    for owner in cards.command_cards():
+        for setting in settings_of(owner):
+            if setting.lever is not None:
+                other = cards.settings_by_name("train")[setting.name]
+                assert (setting.help, setting.choices) == (other.help, other.choices)
+                assert other.lever is not None and set(setting.lever.tries) <= set(other.lever.tries)
+                for field in dataclasses.fields(setting.lever):
+                    same = getattr(setting.lever, field.name) == getattr(other.lever, field.name)
+                    assert same or field.name in own, (setting.name, field.name)
 
 
 def test_settings_of_trials_and_options_of_runs_have_names_of_their_own() -> None:

@@ -83,9 +83,10 @@ def test_help_describes_the_default() -> None:
     assert help_of("threads_per_rank").endswith("[default: auto]")
     assert help_of("global_batch_size").endswith("(strong scaling).")  # none: not shown
     assert help_of("oversubscribe").endswith("[default: off]")
-    assert help_of("static_graph").endswith(
-        "[default: on; off with your own workload]"
-    )  # a workload starts elsewhere
+    assert help_of("static_graph").endswith(  # a workload starts elsewhere
+        "[default: on; off with your own workload; the script's own with a command]"
+    )
+    assert help_of("compile").endswith("[default: none]")
     (batch,) = cards.all_settings("train")["batch_size"]
     on_cpu, on_gpu = batch.default_for("cpu"), batch.default_for("cuda")
     assert f"[default: {on_cpu} on CPU, {on_gpu} on GPU; " in help_of("batch_size")

@@ -140,9 +140,9 @@ def test_a_batch_is_a_setting_where_it_has_a_placeholder() -> None:
 
 def test_levers_without_an_edit_are_commands_and_others_lines_of_pytorch() -> None:
     facts = step_facts(RUNS["two ranks"])
-    (advice,) = advise(facts, "keep processes", "persistent_workers", True)
-    assert not advice.argv and "DataLoader(..., persistent_workers=True)" in advice.label
-    assert advise(facts, "other numbers", "precision", "bf16")[0].argv == ()
+    (advice,) = advise(facts, "copy while computing", "non_blocking", True)
+    assert not advice.argv and "non_blocking=True" in advice.label
+    assert advise(facts, "other numbers", "precision", "bf16")[0].argv[-1] == "precision=bf16"
     (accumulation,) = advise(facts, "exchange less often", "accumulation_steps")
     assert "no_sync" in accumulation.label and accumulation.changes_job
     assert advise(facts, "fuse", "compile", "default")[0].argv[-1] == "compile=default"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scalescope.catalog.benchmarks.train import Train
-from scalescope.errors import BadInput
+from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.command_line import (
     CommandNodes,
     can_be_filled,
@@ -70,12 +70,20 @@ def test_words_survive_being_joined() -> None:
 
 def test_nothing_that_the_script_decides_is_in_a_trial() -> None:
     (trial,) = expanded(command="python train.py").trials
-    assert not {"optimizer", "lr", "epochs", "steps_per_epoch", "eval", "seed", "precision"} & set(
-        trial.settings
-    )
+    assert not {"optimizer", "lr", "epochs", "steps_per_epoch", "eval", "seed"} & set(trial.settings)
+    assert trial.settings["precision"] is None
     assert (trial.strategy, trial.optimizer, trial.precision) == ("script", "script", "script")
     assert trial.options(Train).is_timed
     assert not trial.has_known_batch and trial.label == "script, 1 rank"
+
+
+def test_a_format_is_asked_of_a_command_as_of_other_jobs() -> None:
+    (trial,) = expanded(command="python train.py", precision="bf16").trials
+    assert trial.precision == "bf16"
+    (trial,) = expanded(command="python train.py", precision="script", pin_memory="script").trials
+    assert trial == expanded(command="python train.py").trials[0]
+    with pytest.raises(CannotRun, match="precision tf32 requires a CUDA GPU"):
+        expanded(command="python train.py", precision="tf32")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +121,7 @@ def test_what_does_not_fit_a_command_is_refused_by_name(texts: dict[str, object]
 
 
 def test_what_only_commands_take_requires_one() -> None:
-    for name in ("vary__x", "step_at", "keep_running", "autocast", "samples_per_step"):
+    for name in ("vary__x", "step_at", "keep_running", "samples_per_step"):
         with pytest.raises(BadInput, match=r"requires a training command: put it after --$"):
             expanded(**{name: 1})
 

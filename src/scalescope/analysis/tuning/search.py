@@ -309,7 +309,7 @@ class SearchPosition:
             and launch.log_rate is not None
             and launch.levers - launch.base == {lever}
             and launch.base < launch.levers
-            and self.deciding.count(launch.base)
+            and self._difference(launch.levers, launch.base) is not None
         ]
         return tested[-1] if tested else None
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalescope.catalog.code_lines import MAP_TENSORS, Code, ScriptContext, argument, code, statement
+from scalescope.catalog.levers.input import loader_argument
 from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.errors import BadInput, CannotRun
 
@@ -32,10 +33,6 @@ def copied_ahead(batches):
     yield map_tensors(claim, coming)'''
 
 
-def _pinned(is_on: bool, context: ScriptContext) -> Code:
-    return code(argument("loader", "pin_memory", True)) if is_on else Code()
-
-
 def _not_blocking(is_on: bool, context: ScriptContext) -> Code:
     return code(argument("copy", "non_blocking", True)) if is_on else Code()
 
@@ -61,7 +58,7 @@ class Copying:
             tries=(True,),
             needs=("cuda", "loader"),
             expects=(ExpectedEffect(factors={"load": 0.65}, source=_H200),),
-            code=_pinned,
+            code=loader_argument("pin_memory"),
         ),
     )
     non_blocking: bool = setting(

@@ -3,15 +3,19 @@
 from dataclasses import dataclass
 
 from scalescope.catalog.code_lines import Code, ScriptContext, code, statement
-from scalescope.catalog.setting import ExpectedEffect, Lever, PerDevice, setting
+from scalescope.catalog.setting import SCRIPT, ExpectedEffect, Lever, PerDevice, setting
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
 
 
 def _compiled(mode: str, context: ScriptContext) -> Code:
-    """The forward pass and the loss in one graph, after DDP, which dynamo then recognises."""
+    """The forward pass and the loss in one graph, after DDP, which dynamo then recognises; in a script that
+    is measured as it is, the model alone."""
     if mode == "none":
         return Code()
+    if context.strategy == SCRIPT:
+        chosen = "" if mode == "default" else f'mode="{mode}"'
+        return code(statement("before_loop", f"model.compile({chosen})"))
     if mode == "default":
         return code(statement("before_loop", "compute_loss = torch.compile(compute_loss)"))
     return code(

@@ -1,6 +1,6 @@
 """Card of the `input` lever: how samples get to the model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +11,13 @@ from scalescope.errors import BadInput
 _SHARED = "processes share the work, on cores of their own"
 
 
-def _workers(count: int | None, context: ScriptContext) -> Code:
-    return Code() if count is None else code(argument("loader", "num_workers", count))
+def loader_argument(name: str) -> Callable[[bool | int | None, ScriptContext], Code]:
+    """A setting that is the keyword argument of that name; without a value, nothing."""
 
+    def code_of(value: bool | int | None, context: ScriptContext) -> Code:
+        return Code() if value is None else code(argument("loader", name, value))
 
-def _persistent(is_on: bool, context: ScriptContext) -> Code:
-    return code(argument("loader", "persistent_workers", True)) if is_on else Code()
-
-
-def _prefetched(batches: int | None, context: ScriptContext) -> Code:
-    return Code() if batches is None else code(argument("loader", "prefetch_factor", batches))
+    return code_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +40,7 @@ class Input:
                 ExpectedEffect(value=2, factors={"load": 0.5}, source=_SHARED),
                 ExpectedEffect(value=4, factors={"load": 0.27}, source=_SHARED),
             ),
-            code=_workers,
+            code=loader_argument("num_workers"),
         ),
     )
     persistent_workers: bool = setting(
@@ -55,7 +52,7 @@ class Input:
             expects=(
                 ExpectedEffect(factors={"load": 1.0}, source="only the beginning of an epoch is shorter"),
             ),
-            code=_persistent,
+            code=loader_argument("persistent_workers"),
         ),
     )
     prefetch_factor: int | None = setting(
@@ -67,7 +64,7 @@ class Input:
             tries=(4, 8),
             needs=("workers",),
             expects=(ExpectedEffect(factors={"load": 0.98}, source="evens out batches of different length"),),
-            code=_prefetched,
+            code=loader_argument("prefetch_factor"),
         ),
     )
 

@@ -10,7 +10,7 @@ from scalescope.errors import CannotRun
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
 _TF32 = code(
-    statement("start", "torch.backends.cuda.matmul.allow_tf32 = True"),
+    statement("start", 'torch.set_float32_matmul_precision("high")'),
     statement("start", "torch.backends.cudnn.allow_tf32 = True"),
 )
 

@@ -25,7 +25,7 @@ def send_bf16(group, bucket):
     return dist.all_reduce(half, async_op=True).get_future().then(restore)'''
 
 
-def wrapper_argument(name: str) -> Callable[[bool | float | None, ScriptContext], Code]:
+def _wrapper_argument(name: str) -> Callable[[bool | float | None, ScriptContext], Code]:
     """A setting that is the keyword argument of that name."""
 
     def code_of(value: bool | float | None, context: ScriptContext) -> Code:
@@ -34,14 +34,14 @@ def wrapper_argument(name: str) -> Callable[[bool | float | None, ScriptContext]
     return code_of
 
 
-def bucket_view_code(is_on: bool, context: ScriptContext) -> Code:
+def _bucket_view_code(is_on: bool, context: ScriptContext) -> Code:
     """Gradients that are set to None leave their buckets, which costs the copy that views save."""
     return code(
         argument("wrapper", "gradient_as_bucket_view", is_on), argument("clear", "set_to_none", not is_on)
     )
 
 
-def comm_hook_code(precision: str, context: ScriptContext) -> Code:
+def _comm_hook_code(precision: str, context: ScriptContext) -> Code:
     """The hook that sends gradients in 16 bits."""
     if precision == "none":
         return Code()
@@ -80,7 +80,7 @@ class Ddp(StrategyTraits):
             needs=("ranks",),
             changes="rounding",
             expects=(ExpectedEffect(factors={"communication": 0.98}, source=_LINKS),),
-            code=wrapper_argument("bucket_cap_mb"),
+            code=_wrapper_argument("bucket_cap_mb"),
         ),
     )
     broadcast_buffers: bool = setting(
@@ -98,7 +98,7 @@ class Ddp(StrategyTraits):
                     value=False, factors={"communication": 0.95}, source="one exchange less per step"
                 ),
             ),
-            code=wrapper_argument("broadcast_buffers"),
+            code=_wrapper_argument("broadcast_buffers"),
         ),
     )
     static_graph: bool = setting(
@@ -111,7 +111,7 @@ class Ddp(StrategyTraits):
                 ExpectedEffect(value=False, factors={"kernels": 1.02}, source=_WORK),
                 ExpectedEffect(value=True, factors={"kernels": 0.98}, source=_WORK),
             ),
-            code=wrapper_argument("static_graph"),
+            code=_wrapper_argument("static_graph"),
         ),
     )
     gradient_as_bucket_view: bool = setting(
@@ -124,7 +124,7 @@ class Ddp(StrategyTraits):
                 ExpectedEffect(value=False, factors={"kernels": 1.02}, source=_WORK),
                 ExpectedEffect(value=True, factors={"kernels": 0.98}, source=_WORK),
             ),
-            code=bucket_view_code,
+            code=_bucket_view_code,
         ),
     )
     find_unused_parameters: bool = setting(
@@ -136,7 +136,7 @@ class Ddp(StrategyTraits):
             expects=(
                 ExpectedEffect(factors={"kernels": 1.05}, source="walks through the graph in every step"),
             ),
-            code=wrapper_argument("find_unused_parameters"),
+            code=_wrapper_argument("find_unused_parameters"),
         ),
     )
     comm_hook: str = setting(
@@ -148,7 +148,7 @@ class Ddp(StrategyTraits):
             needs=("ranks",),
             changes="rounding",
             expects=(ExpectedEffect(factors={"communication": 0.55, "kernels": 1.03}, source=_LINKS),),
-            code=comm_hook_code,
+            code=_comm_hook_code,
         ),
     )
 

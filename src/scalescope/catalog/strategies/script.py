@@ -1,26 +1,16 @@
 """Card of the `script` strategy: whatever a training command does by itself."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from scalescope.catalog.code_lines import Code, ScriptContext
-from scalescope.catalog.setting import ExpectedEffect, Lever, setting
-from scalescope.catalog.strategies.ddp import bucket_view_code, comm_hook_code, wrapper_argument
+from scalescope.catalog.setting import Need, left_to_script
+from scalescope.catalog.strategies.ddp import Ddp
 from scalescope.catalog.traits import StrategyTraits
 from scalescope.errors import BadInput
 
-_LINKS = "docs/levers/communication.md"
+_DDP: tuple[Need, ...] = ("ranks", "ddp")
 _REMOVABLE = ("ddp", "fsdp2")  # wrappers whose exchange can be taken away inside a running script
-
-
-def _ddp_argument(code: Callable[[Any, ScriptContext], Code], **rest: Any) -> Lever:
-    """A lever of the script's DDP; without a value, nothing is changed in the script."""
-
-    def code_of(value: Any, context: ScriptContext) -> Code:
-        return Code() if value is None else code(value, context)
-
-    return Lever(needs=("ranks", "ddp"), code=code_of, **rest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,58 +24,13 @@ class Script(StrategyTraits):
     ablations: ClassVar[tuple[str, ...]] = ("without_communication",)
     least_gpu_warmup_steps = 11
 
-    bucket_cap_mb: float | None = setting(
-        None,
-        "Size at which the script's DDP closes a gradient bucket, in MiB.",
-        low=0.001,
-        high=1e6,
-        none_word="script",
-        lever=_ddp_argument(
-            wrapper_argument("bucket_cap_mb"),
-            tries=(1.0, 5.0, 100.0),
-            changes="rounding",
-            expects=(ExpectedEffect(factors={"communication": 0.98}, source=_LINKS),),
-        ),
+    bucket_cap_mb: float | None = left_to_script(Ddp, "bucket_cap_mb", not_tried=(None, 25.0), needs=_DDP)
+    broadcast_buffers: bool | None = left_to_script(Ddp, "broadcast_buffers", not_tried=(True,), needs=_DDP)
+    static_graph: bool | None = left_to_script(Ddp, "static_graph", not_tried=(False,), needs=_DDP)
+    gradient_as_bucket_view: bool | None = left_to_script(
+        Ddp, "gradient_as_bucket_view", not_tried=(False,), needs=_DDP
     )
-    broadcast_buffers: bool | None = setting(
-        None,
-        "Whether the script's DDP broadcasts buffers before every forward.",
-        lever=_ddp_argument(
-            wrapper_argument("broadcast_buffers"),
-            tries=(False,),
-            changes="rounding",
-            expects=(ExpectedEffect(factors={"communication": 0.95}, source="one exchange less per step"),),
-        ),
-    )
-    static_graph: bool | None = setting(
-        None,
-        "Promise the script's DDP that the graph never changes.",
-        lever=_ddp_argument(
-            wrapper_argument("static_graph"),
-            tries=(True,),
-            expects=(ExpectedEffect(factors={"kernels": 0.98}, source="less work per step"),),
-        ),
-    )
-    gradient_as_bucket_view: bool | None = setting(
-        None,
-        "Let gradients of the script's DDP live inside its buckets.",
-        lever=_ddp_argument(
-            bucket_view_code,
-            tries=(True,),
-            expects=(ExpectedEffect(factors={"kernels": 0.98}, source="saves a copy per step"),),
-        ),
-    )
-    comm_hook: str = setting(
-        "none",
-        "Send the gradients of the script's DDP in 16 bits; none leaves what the script does.",
-        choices=("none", "fp16", "bf16"),
-        lever=_ddp_argument(
-            comm_hook_code,
-            tries=("fp16", "bf16"),
-            changes="rounding",
-            expects=(ExpectedEffect(factors={"communication": 0.55, "kernels": 1.03}, source=_LINKS),),
-        ),
-    )
+    comm_hook: str = left_to_script(Ddp, "comm_hook", default="none", needs=_DDP)
 
     @classmethod
     def removable(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:

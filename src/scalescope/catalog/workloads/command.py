@@ -1,50 +1,19 @@
 """Card of a training command of yours, which is run as it is: what stands after `--`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.catalog.code_lines import Code, ScriptContext, argument, code, statement
-from scalescope.catalog.setting import ExpectedEffect, Lever, setting
+from scalescope.catalog.levers.copying import Copying
+from scalescope.catalog.levers.fusion import Fusion
+from scalescope.catalog.levers.input import Input
+from scalescope.catalog.levers.precision import Precision
+from scalescope.catalog.setting import SCRIPT, left_to_script, setting
+from scalescope.catalog.training import Training
 from scalescope.catalog.traits import WorkloadTraits
 from scalescope.errors import BadInput
 
-SCRIPT = "script"  # the strategy of a command, and a value of its own that is left as it is
-_LOADER = "docs/levers/input.md"
 _NUMERICS = "changes the numbers that your script computes with"
-_DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}
-
-
-def _loader_argument(name: str) -> Callable[[int | bool | None, ScriptContext], Code]:
-    """A keyword argument of the script's DataLoader; without a value, what the script has."""
-
-    def code_of(value: int | bool | None, context: ScriptContext) -> Code:
-        return Code() if value is None else code(argument("loader", name, value))
-
-    return code_of
-
-
-def _matmul(precision: str, context: ScriptContext) -> Code:
-    if precision == SCRIPT:
-        return Code()
-    return code(statement("start", f'torch.set_float32_matmul_precision("{precision}")'))
-
-
-def _autocast(precision: str, context: ScriptContext) -> Code:
-    if precision == SCRIPT:
-        return Code()
-    return code(statement("forward", f'torch.autocast("{context.device}", dtype={_DTYPES[precision]})'))
-
-
-def _compiled(mode: str, context: ScriptContext) -> Code:
-    if mode == "none":
-        return Code()
-    chosen = "" if mode == "default" else f'mode="{mode}"'
-    return code(statement("before_loop", f"model.compile({chosen})"))
-
-
-def _fused(is_on: bool, context: ScriptContext) -> Code:
-    return code(argument("optimizer", "fused", True)) if is_on else Code()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,112 +70,23 @@ class Command(WorkloadTraits):
         "Change nothing, measure one window, and let the command run on to its own end.",
     )
 
-    # Levers that need no edit; `script` and none leave what the script does.
-    num_workers: int | None = setting(
-        None,
-        "Processes of the command's DataLoaders.",
-        low=0,
-        high=256,
-        none_word=SCRIPT,
-        lever=Lever(
-            tries=(1, 2, 4),
-            needs=("loader",),
-            expects=(ExpectedEffect(factors={"load": 0.3}, source=_LOADER),),
-            code=_loader_argument("num_workers"),
-        ),
+    # Levers that need no edit.
+    num_workers: int | None = left_to_script(Input, "num_workers", not_tried=(0,))
+    persistent_workers: bool | None = left_to_script(Input, "persistent_workers")
+    prefetch_factor: int | None = left_to_script(Input, "prefetch_factor")
+    pin_memory: bool | None = left_to_script(Copying, "pin_memory")
+    # The script may not scale its loss, as fp16 requires.
+    precision: str | None = left_to_script(
+        Precision, "precision", not_tried=("fp16",), on_request={"bf16": _NUMERICS}
     )
-    pin_memory: bool | None = setting(
-        None,
-        "Page-locked batches from the command's DataLoaders.",
-        lever=Lever(
-            tries=(True,),
-            needs=("loader", "cuda"),
-            expects=(ExpectedEffect(factors={"load": 0.9}, source=_LOADER),),
-            code=_loader_argument("pin_memory"),
-        ),
+    compile: str = left_to_script(
+        Fusion,
+        "compile",
+        default="none",
+        on_request=dict.fromkeys(("default", "reduce-overhead", "max-autotune"), _NUMERICS),
     )
-    prefetch_factor: int | None = setting(
-        None,
-        "Batches that each process of the command's DataLoaders prepares ahead.",
-        low=1,
-        high=1024,
-        none_word=SCRIPT,
-        lever=Lever(
-            tries=(4,),
-            needs=("loader", "workers"),
-            expects=(ExpectedEffect(factors={"load": 0.95}, source=_LOADER),),
-            code=_loader_argument("prefetch_factor"),
-        ),
-    )
-    matmul_precision: str = setting(
-        SCRIPT,
-        "torch.set_float32_matmul_precision: high allows tf32 on a GPU.",
-        choices=(SCRIPT, "highest", "high", "medium"),
-        lever=Lever(
-            tries=("high",),
-            code=_matmul,
-            needs=("cuda",),
-            changes="rounding",
-            expects=(
-                ExpectedEffect(
-                    factors={"products": 0.4}, source="docs/measurements/2026-11-15-h200-levers.md"
-                ),
-            ),
-        ),
-    )
-    autocast: str = setting(
-        SCRIPT,
-        "Run the forward pass of the command's model under torch.autocast.",
-        choices=(SCRIPT, "bf16", "fp16"),
-        lever=Lever(
-            tries=("bf16",),
-            code=_autocast,
-            changes="rounding",
-            on_request={"bf16": _NUMERICS},
-            expects=(
-                ExpectedEffect(
-                    factors={"products": 0.2, "kernels": 0.7},
-                    device="cuda",
-                    source="docs/measurements/2026-11-16-h200-tune.md",
-                ),
-            ),
-        ),
-    )
-    compile: str = setting(
-        "none",
-        "Compile the command's model in place (module.compile()); none leaves it as it is.",
-        choices=("none", "default", "reduce-overhead"),
-        lever=Lever(
-            tries=("default",),
-            code=_compiled,
-            changes="rounding",
-            starts_slowly=True,
-            on_request={"default": _NUMERICS},
-            expects=(
-                ExpectedEffect(
-                    factors={"kernels": 0.6, "host": 0.5},
-                    device="cuda",
-                    source="docs/measurements/2026-11-16-h200-tune.md",
-                ),
-            ),
-        ),
-    )
-    fused_optimizer: bool = setting(
-        False,
-        "Let the command's optimizers update all parameters in one kernel.",
-        lever=Lever(
-            tries=(True,),
-            code=_fused,
-            changes="rounding",
-            on_request={True: _NUMERICS},
-            expects=(
-                ExpectedEffect(
-                    factors={"optimizer": 0.4, "host": 0.95},
-                    device="cuda",
-                    source="docs/measurements/2026-11-15-h200-levers.md",
-                ),
-            ),
-        ),
+    fused_optimizer: bool = left_to_script(
+        Training, "fused_optimizer", default=False, on_request={True: _NUMERICS}
     )
 
     # What launches showed, filled in when a run is read (experiment/observed.py); none changes a trial's id.
@@ -252,6 +132,7 @@ class Command(WorkloadTraits):
         """Refuse what the command cannot take."""
         if not values["command"]:
             raise BadInput("workload command: give the command after --, or with --command")
+        Precision.check(values)
         if values["link"] is not None:
             raise BadInput(
                 "--link cannot be used with a command: its launcher could not reach ranks in other networks"

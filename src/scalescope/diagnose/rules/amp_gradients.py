@@ -11,17 +11,16 @@ RULE = "gradients in fp32 under autocast"
 def rule(facts: Facts) -> Finding | Abstention | None:
     trial = facts.trial
     lost = facts.lost(COMMUNICATION)
-    precision = trial.options(trial.workload_card).autocast if trial.is_command else trial.precision
-    if not lost or precision not in ("bf16", "fp16"):
+    if not lost or trial.precision not in ("bf16", "fp16"):
         return None
     if not trial.has_setting("comm_hook") or trial.comm_hook != "none":
         return None
     return Finding(
         rule=RULE,
         terms=(COMMUNICATION,),
-        claim=f"{precision} made compute faster, but gradients are still sent in fp32.",
+        claim=f"{trial.precision} made compute faster, but gradients are still sent in fp32.",
         lost=lost / 2,
         share=lost / 2 / facts.ranks,
-        evidence=(Evidence(name="precision", value=precision, source="settings"),),
+        evidence=(Evidence(name="precision", value=trial.precision, source="settings"),),
         advice=advise(facts, "send gradients in 16 bits", "comm_hook", "bf16"),
     )

@@ -125,11 +125,8 @@ def _evidence(facts: StepFacts, slow_s: float, times: float) -> tuple[Evidence, 
 
 
 def _formats(facts: StepFacts, formats: Sequence[str]) -> tuple[Advice, ...]:
-    if facts.trial.is_command:
-        return (
-            *(advise(facts, "allow tf32", "matmul_precision", "high") if "tf32" in formats else ()),
-            *(advise(facts, "compute in bf16", "autocast", "bf16") if "bf16" in formats else ()),
-        )
+    """To try each of the formats; a script may not scale its loss, as fp16 requires."""
+    names = [name for name in formats if name != "fp16" or not facts.trial.is_command]
     return tuple(
-        advice for name in formats for advice in advise(facts, f"compute in {name}", "precision", name)
+        advice for name in names for advice in advise(facts, f"compute in {name}", "precision", name)
     )

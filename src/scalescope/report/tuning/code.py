@@ -9,7 +9,6 @@ from scalescope.analysis.commands.batches import OBSERVED_SETTINGS
 from scalescope.catalog.cards import all_settings, card
 from scalescope.catalog.code_lines import PARTS, Code, CodeLine, ScriptContext, ScriptPart
 from scalescope.catalog.setting import Setting
-from scalescope.catalog.workloads.command import SCRIPT
 from scalescope.experiment.trial import Trial, Value
 from scalescope.report.section import Section
 
@@ -133,15 +132,9 @@ def _is_visible(line: CodeLine) -> bool:
 
 
 def _version(versions: Sequence[Setting], context: ScriptContext) -> Setting:
-    """The setting as the card of the strategy declares it, or the first that is a lever; of a command, as its
-    cards do."""
-    of_commands = {card("workloads", "command").__name__, card("strategies", SCRIPT).__name__}
-    preferred = of_commands if context.strategy == SCRIPT else {card("strategies", context.strategy).__name__}
-
-    def distance(version: Setting) -> tuple[bool, bool, bool]:
-        return version.card not in preferred, version.card in of_commands, version.lever is None
-
-    return min(versions, key=distance)
+    """The setting as the card of the strategy declares it, or the first that is a lever."""
+    preferred = card("strategies", context.strategy).__name__
+    return min(versions, key=lambda version: (version.card != preferred, version.lever is None))
 
 
 def _code_of(setting: Setting, value: Value, context: ScriptContext) -> Code:

@@ -16,7 +16,7 @@ from scalescope.worker.attach.hook_guard import HookGuard, Hooks
 from scalescope.worker.engine.explaining import PRELOADED_BATCHES
 
 _Key = Hashable | None
-ARGUMENTS = ("num_workers", "pin_memory", "prefetch_factor")
+ARGUMENTS = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
 
 
 class ScriptLoaders(Hooks):

@@ -2,10 +2,10 @@
 
 import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from scalescope.catalog.levers.fusion import Fusion
 from scalescope.worker.training.step import Batch, Step, Workload
@@ -24,8 +24,11 @@ def apply(step: Step, options: Fusion, device: torch.device) -> Step:
     """The step with its forward compiled: dynamo recognises DDP and splits the graph at its buckets."""
     if options.compile == "none":
         return step
-    mode = None if options.compile == "default" else options.compile
-    compiled = _with_compiled_models(step, mode) if step.is_whole else torch.compile(step.forward, mode=mode)
+    compiled = step.forward
+    if step.is_whole:  # the compiler does not take backward with it
+        compile_in_place(step.own_models, options.compile)
+    else:
+        compiled = torch.compile(step.forward, mode=_mode(options.compile))
 
     def forward(batch: Batch) -> Tensor:
         torch.compiler.cudagraph_mark_step_begin()
@@ -34,8 +37,11 @@ def apply(step: Step, options: Fusion, device: torch.device) -> Step:
     return dataclasses.replace(step, forward=forward)
 
 
-def _with_compiled_models(step: Step, mode: str | None) -> Callable[[Batch], Tensor]:
-    """A user's own step, whose models are compiled in place: the compiler does not take backward with it."""
-    for model in step.own_models:
-        model.compile(mode=mode)
-    return step.forward
+def compile_in_place(models: Iterable[nn.Module], choice: str) -> None:
+    """Compile the models of a user's own step or script, which keep their names there."""
+    for model in models:
+        model.compile(mode=_mode(choice))
+
+
+def _mode(choice: str) -> str | None:
+    return None if choice == "default" else choice

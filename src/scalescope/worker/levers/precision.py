@@ -1,14 +1,16 @@
 """The `precision` lever: the number format of matrix products."""
 
 import dataclasses
+import functools
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from scalescope.catalog.levers.precision import Precision
 from scalescope.worker.machine.emulation import expect_emulation
 from scalescope.worker.machine.matmul import DTYPES
-from scalescope.worker.training.own_step import own_models, run_under_autocast
+from scalescope.worker.training.own_step import own_models
 from scalescope.worker.training.step import Batch, Step, Workload
 
 
@@ -16,15 +18,13 @@ def prepare(workload: Workload, options: Precision, device: torch.device) -> Wor
     """The models of a user's own step in the chosen format: around the whole step it would reach backward."""
     if workload.own_step is not None and options.precision in DTYPES:
         for model in own_models(workload):
-            run_under_autocast(model, device, DTYPES[options.precision])
+            run_under_autocast(model, device, DTYPES[options.precision], returns_fp32=True)
     return workload
 
 
 def apply(step: Step, options: Precision, device: torch.device) -> Step:
     """The step with its forward, and for fp16 its gradient scaling, in the chosen format."""
-    use_tf32 = options.precision == "tf32"
-    torch.backends.cuda.matmul.allow_tf32 = use_tf32
-    torch.backends.cudnn.allow_tf32 = use_tf32  # on by default: fp32 would not be fp32
+    set_tf32(options.precision == "tf32")
     if options.precision not in DTYPES:
         return step
     expect_emulation()
@@ -32,6 +32,41 @@ def apply(step: Step, options: Precision, device: torch.device) -> Step:
         return step
     step = _under_autocast(step, device, DTYPES[options.precision])
     return _with_gradient_scaler(step, device) if options.precision == "fp16" else step
+
+
+def set_tf32(is_on: bool) -> None:
+    """Allow tf32 for products and convolutions in fp32, or not; PyTorch allows it for convolutions."""
+    torch.set_float32_matmul_precision("high" if is_on else "highest")
+    torch.backends.cudnn.allow_tf32 = is_on
+
+
+def run_under_autocast(
+    model: nn.Module, device: torch.device, dtype: torch.dtype, *, returns_fp32: bool
+) -> None:
+    """Let a model compute in another format: backward must not run under it.
+
+    Where the loss is computed outside of the model, it may need the outputs in fp32.
+    """
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def cast(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast(device.type, dtype=dtype):
+            outputs = forward(*args, **kwargs)
+        return _full(outputs, dtype) if returns_fp32 else outputs
+
+    model.forward = cast
+
+
+def _full(outputs: Any, dtype: torch.dtype) -> Any:
+    """Outputs in fp32, as a loss under autocast would take them; objects of other classes stay."""
+    if isinstance(outputs, Tensor):
+        return outputs.float() if outputs.dtype == dtype else outputs
+    if type(outputs) in (tuple, list):
+        return type(outputs)(_full(part, dtype) for part in outputs)
+    if type(outputs) is dict:
+        return {name: _full(part, dtype) for name, part in outputs.items()}
+    return outputs
 
 
 def _under_autocast(step: Step, device: torch.device, dtype: torch.dtype) -> Step:

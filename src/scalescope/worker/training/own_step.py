@@ -1,6 +1,5 @@
 """A user's own step: its models and optimizers as a strategy leaves them, and settings that it rules out."""
 
-import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -149,27 +148,3 @@ def skip_update(optimizer: Optimizer) -> None:
         return None if closure is None else closure()
 
     optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
-
-
-def run_under_autocast(model: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
-    """Let a model compute in another format and return what it did before: backward must not run under it."""
-    forward = model.forward
-
-    @functools.wraps(forward)
-    def cast(*args: Any, **kwargs: Any) -> Any:
-        with torch.autocast(device.type, dtype=dtype):
-            outputs = forward(*args, **kwargs)
-        return _full(outputs, dtype)
-
-    model.forward = cast
-
-
-def _full(outputs: Any, dtype: torch.dtype) -> Any:
-    """Outputs in fp32, as a loss under autocast would take them; objects of other classes stay."""
-    if isinstance(outputs, Tensor):
-        return outputs.float() if outputs.dtype == dtype else outputs
-    if type(outputs) in (tuple, list):
-        return type(outputs)(_full(part, dtype) for part in outputs)
-    if type(outputs) is dict:
-        return {name: _full(part, dtype) for name, part in outputs.items()}
-    return outputs

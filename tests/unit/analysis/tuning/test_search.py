@@ -13,6 +13,7 @@ from scalescope.analysis.tuning.conclusion import conclude
 from scalescope.analysis.tuning.search import NextLaunch, Option, SearchPosition, TuningSearch
 from scalescope.analysis.tuning.step_model import LeverEffect, StepModel, parts_of_step
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, TunedLaunch, TunedLaunches
+from scalescope.results.other_load import OtherLoad
 from tests.builders.results import combination, launch, launches
 
 EFFECTS = {
@@ -81,6 +82,13 @@ def test_what_cannot_help_is_never_launched_unless_it_was_asked_for() -> None:
     assert position.unpromising() == {"useless"}
     position = SearchPosition(search=asked, measured=launches(NOW, explored("useless", 0.0)))
     assert position.explore() is None
+
+
+def test_what_was_only_explored_under_another_load_promises_what_its_card_says() -> None:
+    quiet = OtherLoad(cores=2, other_cores=0.0, rank_waits=(0.0,))
+    busy = OtherLoad(cores=2, other_cores=1.5, rank_waits=(0.5,))
+    made = launches(launch("", 0.0, load=quiet), explored("a", -0.9, load=busy))
+    assert SearchPosition(search=search("a"), measured=made).unpromising() == frozenset()
 
 
 def test_time_that_is_left_narrows_what_nothing_may_gain() -> None:

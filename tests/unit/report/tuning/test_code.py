@@ -53,7 +53,7 @@ def test_fp16_scales_the_loss_and_its_updates() -> None:
 
 def test_tf32_is_set_for_products_and_convolutions_and_changes_no_loop() -> None:
     assert lines_of({"precision": ("fp32", "tf32")}) == [
-        "torch.backends.cuda.matmul.allow_tf32 = True",
+        'torch.set_float32_matmul_precision("high")',
         "torch.backends.cudnn.allow_tf32 = True",
     ]
 
@@ -204,8 +204,7 @@ def test_levers_of_a_command_are_arguments_of_its_own_calls_or_lines_of_their_ow
         "fused_optimizer": (False, True),
         "bucket_cap_mb": (None, 5.0),
         "static_graph": (None, True),
-        "matmul_precision": ("script", "high"),
-        "autocast": ("script", "bf16"),
+        "precision": (None, "bf16"),
         "compile": ("none", "default"),
         "comm_hook": ("none", "fp16"),
         "env": (None, {"NCCL_ALGO": "Ring"}),
@@ -217,7 +216,6 @@ def test_levers_of_a_command_are_arguments_of_its_own_calls_or_lines_of_their_ow
     for part in (
         "DistributedDataParallel(model, ..., bucket_cap_mb=5.0, static_graph=True)",
         "fused=True",
-        'torch.set_float32_matmul_precision("high")',
         'with torch.autocast("cuda", dtype=torch.bfloat16):',
         "model.compile()",
         "model.register_comm_hook(None, default_hooks.fp16_compress_hook)",

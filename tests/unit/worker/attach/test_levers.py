@@ -1,0 +1,71 @@
+"""Levers of a script: formats, compilation and fused optimizers, set from outside."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from scalescope.errors import BadInput
+from scalescope.worker.attach.levers import ScriptLevers
+
+
+@pytest.fixture(autouse=True)
+def usual_formats() -> Iterator[None]:
+    yield
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = True
+
+
+def test_without_settings_nothing_changes() -> None:
+    model = nn.Linear(2, 2)
+    levers = ScriptLevers({"precision": None, "compile": "none", "fused_optimizer": False})
+    levers.install()
+    torch.set_float32_matmul_precision("high")  # the script's own
+    levers.apply([model])
+    levers.check()
+    assert torch.get_float32_matmul_precision() == "high"
+    assert model(torch.ones(1, 2)).dtype == torch.float32
+
+
+@pytest.mark.parametrize(("precision", "is_on"), [("tf32", True), ("fp32", False)])
+def test_tf32_stays_as_asked_whatever_the_script_sets(precision: str, is_on: bool) -> None:
+    levers = ScriptLevers({"precision": precision})
+    levers.install()
+    torch.set_float32_matmul_precision("highest" if is_on else "high")
+    torch.backends.cudnn.allow_tf32 = not is_on
+    levers.apply([])
+    assert torch.get_float32_matmul_precision() == ("high" if is_on else "highest")
+    assert torch.backends.cudnn.allow_tf32 is is_on
+
+
+def test_the_model_runs_under_autocast_and_its_outputs_stay() -> None:
+    model = nn.Linear(2, 2)
+    ScriptLevers({"precision": "bf16"}).apply([model])
+    assert model(torch.ones(1, 2)).dtype == torch.bfloat16
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_the_model_inside_a_wrapper_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[tuple[nn.Module, Any]] = []
+    monkeypatch.setattr(nn.Module, "compile", lambda self, mode: compiled.append((self, mode)))
+    wrapper, plain = nn.Module(), nn.Linear(2, 2)
+    wrapper.module = nn.Linear(2, 2)
+    ScriptLevers({"compile": "max-autotune"}).apply([wrapper, plain])
+    ScriptLevers({"compile": "default"}).apply([plain])
+    assert compiled == [(wrapper.module, "max-autotune"), (plain, "max-autotune"), (plain, None)]
+
+
+def test_optimizers_that_can_are_fused() -> None:
+    levers = ScriptLevers({"fused_optimizer": True})
+    levers.install()
+    try:
+        with pytest.raises(BadInput, match="no optimizer that can be fused"):
+            levers.check()
+        optimizer = torch.optim.AdamW(nn.Linear(2, 2).parameters(), lr=0.1)
+        levers.check()
+    finally:
+        levers.remove()
+    assert optimizer.defaults["fused"] is True
+    assert not torch.optim.AdamW(nn.Linear(2, 2).parameters()).defaults["fused"]
