@@ -89,10 +89,9 @@ def figures_of(folder: Path) -> dict[str, float]:
     results = json.loads((folder / "results.json").read_text())["results"]
     step = results["training"][-1]
     figures = {"step": 1e3 * step["step_time_s"]["mean"], "starts": float(_starts(folder))}
-    waterfalls = {
-        "part": step["step_waterfall"],
-        **{"lost to": row["waterfall"] for row in results["scaling"]},
-    }
+    waterfalls = {"part": step["step_waterfall"]}
+    if results["scaling"]:
+        waterfalls["lost to"] = results["scaling"][-1]["waterfall"]
     for kind, waterfall in waterfalls.items():
         for term in (waterfall or {"terms": []})["terms"]:
             if term["time_s"] is not None:
