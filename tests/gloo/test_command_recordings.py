@@ -92,4 +92,4 @@ def test_parts_of_a_gpu_step_are_refused_where_a_script_trains_on_the_cpu(tmp_pa
     trial = command_trial(f"{sys.executable} {tmp_path / 'train.py'}", benchmark="breakdown")
     outcome = commands.launch(trial)
     assert (outcome.status, outcome.bad_input) == ("failed", True)
-    assert outcome.reason == "breakdown requires a CUDA GPU, and the script trains on the CPU"
+    assert outcome.reason.startswith("breakdown requires a CUDA GPU")
