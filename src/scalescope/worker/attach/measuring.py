@@ -1,5 +1,6 @@
 """The life of a measured script: look at it, let the engine measure its steps, write the record."""
 
+import contextlib
 import json
 import os
 import statistics
@@ -27,6 +28,7 @@ from scalescope.worker.process.device import describe_placement, device_name, pl
 from scalescope.worker.process.node import node_name
 from scalescope.worker.process.position import Position
 from scalescope.worker.process.rank import describe_error
+from scalescope.worker.rank_profile.stored_profile import FAILED
 from scalescope.worker.training.activity.garbage import GarbageWatch
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.ranges import RangeOf
@@ -49,6 +51,9 @@ class MeasuredScript(ExplainedLoop, Protocol):
 
     def end_warmup_step(self) -> None:
         """A step of the warm-up has ended."""
+
+    def forget(self) -> None:
+        """Steps were made that are not looked at."""
 
     def begin_window(self) -> Counters:
         """The timed steps follow; returns what gives their counters at their end."""
@@ -140,9 +145,15 @@ class ScriptMeasuring:
 
     def _begin(self, first_look: int) -> None:
         self._life = self._measured(first_look)
-        self.tick = self._life.__next__
         self._looks = True
         self.tick()
+
+    def tick(self) -> None:
+        """A step of the script has ended."""
+        try:
+            next(self._life)
+        except StopIteration:  # the script's own signal handler raised in here, and it went on
+            self.is_over = True
 
     def restart(self) -> None:
         """The script's step turned out to be another one: warm up again."""
@@ -174,7 +185,7 @@ class ScriptMeasuring:
         self._script.end_warmup_step()
 
     def forget(self) -> None:
-        """Nothing is kept of steps before the window."""
+        self._script.forget()
 
     def windows(self, step_s: float, made: int) -> list[int]:
         options = self._engine.options
@@ -225,6 +236,8 @@ class ScriptMeasuring:
         times_s = measured.samples["step_time_s"]
         has_ended = len(times_s) < self._planned  # the script has, in its window
         may_go_on = not has_ended and not self._trial.keeps_running
+        if has_ended:
+            measured.counters[FAILED] = "the script ended in its window"
         self._finish_record(measured, continues=may_go_on)
         if not may_go_on:
             return
@@ -298,15 +311,11 @@ class ScriptMeasuring:
         path = Path(self._job.phases[number].rank_files[self.ranks.rank])
         write_atomically(path, json.dumps(record, allow_nan=False))
 
-    def end_with_script(self) -> bool:
+    def end_with_script(self) -> None:
         """The script ends by itself: keep the steps of its window if they are enough."""
-        if not self.in_window or is_recorded(self._trial) or self._in_window_since is None:
-            return False
-        made = self.position.completed - self._in_window_since
-        if made < self._engine.options.min_steps:
-            return False
-        self._life.throw(LoopEnded)
-        return True
+        if self.in_window and not is_recorded(self._trial):
+            with contextlib.suppress(LoopEnded, StopIteration):  # too few, or given up before
+                self._life.throw(LoopEnded)
 
     def fail(self, error: BaseException, optimizer_steps: int | None = None) -> None:
         """Write why there is no measurement; of an error of the script's own, after how many of its steps."""

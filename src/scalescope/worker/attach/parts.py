@@ -98,6 +98,10 @@ class StepParts:
         self._steps.append(_Step(*values))  # type: ignore[arg-type]
         self._last = sums
 
+    def skip_steps(self) -> None:
+        """The steps since the last one that ended are not looked at."""
+        self._last = self._sums()
+
     def settle(self) -> None:
         """The window begins."""
         self._unit = self._inputs.counted()

@@ -5,7 +5,8 @@ import datetime
 import multiprocessing
 import os
 import sys
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
@@ -29,6 +30,7 @@ class ScriptRanks:
     world_size: int
     store: Any = None
     is_patient: bool = True  # otherwise no rank waits for another that has given up
+    asked: Counter[str] = field(default_factory=Counter)  # how often each value was agreed on
 
     @classmethod
     def current(cls, *, is_patient: bool = True) -> "ScriptRanks":
@@ -45,8 +47,9 @@ class ScriptRanks:
         return self.world_size == 1 or self.store is not None
 
     def common(self, name: str, value: float) -> float:
-        """The value of rank 0."""
-        return float(self.agree(name, repr(value)))
+        """The value of rank 0; a measurement that begins anew asks again, under another key."""
+        self.asked[name] += 1
+        return float(self.agree(f"{name}/{self.asked[name]}", repr(value)))
 
     def agree(self, name: str, text: str) -> str:
         """What rank 0 says; the others wait for it."""

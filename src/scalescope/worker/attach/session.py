@@ -213,6 +213,9 @@ class Session:
     def end_warmup_step(self) -> None:
         self._parts.end_step()
 
+    def forget(self) -> None:
+        self._parts.skip_steps()
+
     def begin_window(self) -> Counters:
         """Keep only what has to be counted in the window."""
         assert self._measuring is not None
@@ -220,8 +223,9 @@ class Session:
         self._settle_optimizers(self._measuring.tick)
         self._wrappers.reset()
         self._events.begin(self._steps_from_now(), self._modules())
-        if self._device().type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
+        device = self._device()
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
         counters_from = self._counters_from_now()
 
         def counters(steps: int) -> dict[str, Any]:

@@ -231,7 +231,10 @@ class OwnLoop:
         """Nothing is noted."""
 
     def forget(self) -> None:
+        """Only the first steps are kept: a loss among them may be the first bad one."""
+        kept = self.steps.window.batch_losses[: self.trial.warmup_steps]
         self.steps.begin_window()
+        self.steps.window.batch_losses += kept
 
     def windows(self, step_s: float, made: int) -> list[int]:
         """One, or one for every evaluation."""

@@ -116,6 +116,7 @@ class Explanations:
             body.close()
         for _ in range(steps - made):
             yield
+            self.engine.loop.alive(1)
 
     def _failed(self, number: int, error: Exception) -> None:
         name = "the step again" if number == _AGAIN else _name_of(self.trials[number])
@@ -136,6 +137,7 @@ class Explanations:
             began = clocks.monotonic()
             for _ in range(settling):
                 yield
+                self.engine.position.completed += 1
                 self.engine.loop.alive(1)
             if is_recorded(trial):
                 measured = yield from self._recording(trial, _recorded_at(number)).recorded()

@@ -120,7 +120,6 @@ def recorded_steps(engine: Engine, count: int, recorder: AbstractContextManager[
 
 def recorded_launch(engine: Engine) -> Steps[Measurements]:
     """A launch that records: warm up, agree on the number of steps, record them."""
-    check_recording(engine.trial, engine.device)
     times_s = yield from engine.warmed_up(warmup_steps(engine.trial, engine.device))
     step_s = engine.ranks.common("window", typical_step_s(times_s))
     recording = Recording(engine=engine, trial=engine.trial, step_s=step_s)

@@ -4,10 +4,11 @@ Every part of a measurement is a generator that goes on at the end of each step.
 whenever one is asked for (`driven`); in a script, hooks tell when a step has ended.
 """
 
+import contextlib
 import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import torch
@@ -101,6 +102,7 @@ class Engine:
     ranks: Ranks
     position: Position
     loop: Loop
+    compilation: CompilationWatch = field(default_factory=CompilationWatch)  # from before the first step
 
     @property
     def options(self) -> Train:
@@ -113,7 +115,7 @@ class Engine:
     def timed(
         self, count: int, after_step: Callable[[], None] | None = None, publish_every: int = 1
     ) -> Steps[list[float]]:
-        """The next steps under a clock; returns their times."""
+        """The next steps under a clock; returns their times. A loop that ends early must have made enough."""
         clock, position, before = clock_for(self.device, count), self.position, self.position.completed
         record, now = clock.record, clocks.perf_counter_ns
         done = published = 0
@@ -130,7 +132,10 @@ class Engine:
                     position.completed = before + clock.finished()
                     self.loop.alive(publish_every)
         except LoopEnded:
-            pass
+            if done < self.options.min_steps:
+                raise
+        if done > published:
+            self.loop.alive(done - published)
         self._drain(clock, before, done)
         return clock.step_times_s()
 
@@ -152,14 +157,13 @@ class Engine:
     def trained(self) -> Steps[Measurements]:
         """Warm up, then time the steps that follow."""
         measurements = Measurements()
-        compilation = CompilationWatch()  # before the first step
         times_s = yield from self._warm_up(measurements)
         step_s = self.ranks.common("window", typical_step_s(times_s))
         counts = self.loop.windows(step_s, len(times_s))
         self.position.plan(self.position.begun + sum(counts))
         self.position.enter(RankStage.STEADY)
         garbage = GarbageWatch(self.position)
-        watches = AllocatorWatch(self.device), compilation, garbage
+        watches = AllocatorWatch(self.device), self.compilation, garbage
         self.ranks.meet("ready")  # all ranks begin together, and nothing is exchanged after that
         self.loop.begin_window()
         measured_s: list[float] = []
@@ -167,18 +171,18 @@ class Engine:
         began = clocks.monotonic()
         for count in counts:
             if count:
-                for watch in watches:
-                    watch.begin()
-                measured_s += yield from self.timed(count, publish_every=publish_every)
-                for watch in reversed(watches):
-                    watch.end()
+                with contextlib.ExitStack() as watching:
+                    for watch in watches:
+                        watch.begin()
+                        watching.callback(watch.end)
+                    measured_s += yield from self.timed(count, publish_every=publish_every)
             self.loop.end_window()
         measurements.counters |= dict(zip(WINDOW, (began, clocks.monotonic()), strict=True))
         measurements.counters["measured_steps"] = len(measured_s)
         measurements.samples |= {"warmup_step_time_s": times_s, "step_time_s": measured_s}
         for watch in watches:
             measurements.counters |= watch.counters()
-        measurements.tables |= compilation.tables()
+        measurements.tables |= self.compilation.tables()
         if self.on_gpu:
             measurements.counters["peak_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
         self._record_clock(measurements, "after")

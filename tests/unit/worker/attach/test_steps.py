@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -18,6 +19,7 @@ from scalescope.worker.attach.inputs import ModelInputs
 from scalescope.worker.attach.loaders import ScriptLoaders
 from scalescope.worker.attach.optimizers import OptimizerEvents
 from scalescope.worker.attach.parts import BackwardTime, CountedSamples, StepParts
+from scalescope.worker.attach.rank_group import ScriptRanks
 from scalescope.worker.attach.wrappers import Wrappers
 
 
@@ -484,3 +486,23 @@ def test_hooks_can_be_settled_and_removed_while_others_wait_for_their_turn() -> 
     finally:
         later.remove()
     assert calls == ["ours", "later", "later", "later"]
+
+
+def test_ranks_that_begin_anew_agree_under_another_key() -> None:
+    store = dist.HashStore()
+    first, second = ScriptRanks(0, 2, store), ScriptRanks(1, 2, store)
+    for value in (3.0, 5.0):
+        assert first.common("warmup", value) == second.common("warmup", 99.0) == value
+
+
+def test_steps_that_nobody_looks_at_are_no_part_of_the_next(script: Script) -> None:
+    script.step(torch.zeros(8, 4))
+    script.inputs.settle()
+    script.parts.begin()
+    for _ in range(5):
+        script.step(torch.zeros(8, 4))
+    script.parts.skip_steps()
+    for _ in range(2):
+        script.step(torch.zeros(8, 4))
+        script.parts.end_step()
+    assert script.parts.micro_batches == 1.0
