@@ -88,7 +88,8 @@ def test_train_starts_a_script_once(start: Start, tmp_path: Path) -> None:
     assert (tmp_path / "starts.txt").read_text() == "0\n"
     timed, preloaded = lines(tmp_path)
     assert [kind(timed), kind(preloaded)] == [(1, "train", False, False), (1, "train", True, False)]
-    assert shortest_s(preloaded) < 0.04 <= shortest_s(timed)  # eight samples of 5 ms
+    assert shortest_s(timed) >= 0.04  # eight samples of 5 ms
+    assert shortest_s(preloaded) < shortest_s(timed)
     assert timed["ranks"][0]["counters"]["again_step_s"] > 0.0
     assert "input" in run.stdout
 
