@@ -166,7 +166,7 @@ class ScriptMeasuring:
         return self._in_window_since is not None and not self.is_over
 
     def alive(self, steps: int) -> None:
-        """Publish that steps have ended; a script whose launcher was killed must not go on by itself."""
+        """Publish that steps have ended; a script whose launcher was killed must end."""
         self.position.begin_step(steps)
         now = clocks.monotonic()
         if not self._job.parent or now - self._checked_parent < _ALIVE_S:
@@ -213,7 +213,7 @@ class ScriptMeasuring:
     # Its life.
 
     def _measured(self, first_look: int) -> Steps[None]:
-        """The whole life, which goes on at the end of every step and never ends by itself."""
+        """The whole measurement: continues at the end of every step, and yields forever once it is stored."""
         for number in range(first_look, _LOOKING_STEPS + 1):
             yield
             self.position.begin_step()
@@ -257,8 +257,9 @@ class ScriptMeasuring:
     def _finish_record(self, measured: Measurements, *, continues: bool) -> None:
         if self._files:  # those that were edited since were loaded as they were
             self._files = local_files(sys.modules) | self._files
-            rows = [{"path": path, "sha256": self._files[path]} for path in self._files]
-            measured.tables[SCRIPT_FILES] = rows  # type: ignore[assignment]
+            measured.tables[SCRIPT_FILES] = [
+                {"path": path, "sha256": digest} for path, digest in self._files.items()
+            ]
         counters = {
             **placement_counters(self._device), "world_size": self.ranks.world_size, **measured.counters
         }  # fmt: skip
@@ -312,7 +313,7 @@ class ScriptMeasuring:
         write_atomically(path, json.dumps(record, allow_nan=False))
 
     def end_with_script(self) -> None:
-        """The script ends by itself: keep the steps of its window if they are enough."""
+        """The script ends: keep the steps of its window if they are enough."""
         if self.in_window and not is_recorded(self._trial):
             with contextlib.suppress(LoopEnded, StopIteration):  # too few, or given up before
                 self._life.throw(LoopEnded)

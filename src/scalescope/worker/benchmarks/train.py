@@ -225,7 +225,7 @@ class OwnLoop:
         self.steps.make()
 
     def alive(self, steps: int) -> None:
-        """Every step publishes by itself where it is."""
+        """Each step publishes its own position."""
 
     def end_warmup_step(self) -> None:
         """Nothing is noted."""

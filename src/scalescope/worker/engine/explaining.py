@@ -27,7 +27,7 @@ from scalescope.worker.training.measurements import Measurements
 PRELOADED_BATCHES = 8  # that are kept, and repeated
 # Steps of a phase before it counts: batches are kept first, and hooks look where gradients are.
 _SETTLING = {PRELOADED: PRELOADED_BATCHES + 1, NO_COMM: 4}
-_AGAIN = -1  # in place of a phase's number: the job as it is
+_AGAIN = -1  # instead of the number of a phase: the unchanged job
 _AGAIN_S = 0.5
 _LONGEST_S = 2.0  # of a phase: the same processes differ less from each other than launches do
 _AFTER_PROFILER = "steps that follow on recorded ones are slower on a GPU"
@@ -75,7 +75,7 @@ class Explanations:
     has_loader: bool
     step_s: float  # the median of the window
     longest_warmup_s: float
-    # Filled in: why phases need a launch of their own, by name; and the step once more, as it is.
+    # Results: why phases require a separate launch, by name; and the unchanged step, timed again.
     reasons: dict[str, str] = field(default_factory=dict)
     again_s: float | None = None
 
@@ -162,7 +162,7 @@ class Explanations:
             elif reason:
                 reasons[_name_of(trial)] = reason
         removed = sum(self._can_be_taken_back(number) for number, _ in chosen)
-        if removed:  # once more as it is
+        if removed:  # time the unchanged job again
             steps = _settling(self.engine.trial) + self._window_steps(_AGAIN_S)
             chosen.insert(removed, (_AGAIN, steps))
         return chosen, reasons
