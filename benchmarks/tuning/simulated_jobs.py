@@ -1,235 +1,331 @@
-"""Makes jobs.jsonl: jobs with a known truth, on which the search of `tune` is scored.
+"""Jobs with a known truth for `tune_value.py`: a step is a queue of kernels that a host launches one by one.
 
-    python benchmarks/tuning/simulated_jobs.py
-
-A job has parts of a step (matrix products, other kernels, optimizer, the host's work, loading, communication)
-and options that multiply some of them, alone or only together with others. Its step follows from the parts:
-the longer of GPU and host, and what loading and communication cannot hide behind them. So effects interact
-as they do in practice, without a list of interactions. How wide effects spread was chosen by what is
-published and measured of each setting, before the search was written; the file is the truth from then on.
+Nothing here is shared with the search: no shares, no factors of cards, no formula for a step. A step is
+played through: the host launches each kernel, the GPU runs it when it is free, batches come from processes
+that prepare them, gradients are sent behind the backward pass. A setting changes kernels, launches, processes or
+links, by amounts that each job draws for itself; some do the opposite of what their cards say. The host is
+slow for minutes at a time, epochs restart, and launches differ.
 """
 
-import json
+import dataclasses
 import math
 import random
-import sys
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
 
-JOBS = Path(__file__).parent / "jobs.jsonl"
-COUNT, NOTHING_HELPS = 600, 240
-_SEED = 20
-_SHORT = ["precision bf16", "precision fp16"]
-_KINDS = (
-    ("cuda", "transformer", 1),
-    ("cuda", "cnn", 1),
-    ("cuda", "mlp", 1),
-    ("cuda", "own", 1),
-    ("cuda", "loader", 1),
-    ("cuda", "transformer", 8),
-    ("cpu", "mlp", 1),
-    ("cpu", "mlp", 2),
-    ("cpu", "loader", 1),
-    ("cpu", "slow_link", 2),
-)
-Options = list[dict[str, Any]]
+_KINDS = ("transformer", "cnn", "recurrent", "embedding", "loader", "ranks", "cpu", "slow link")
+_OPPOSITE = 0.08  # of settings do the opposite of what is usual
+_NOTHING = 0.25  # of jobs have nothing to gain
+_BATCHES_PER_EPOCH = (30, 2000)
 
 
-def main() -> int:
-    generator = random.Random(_SEED)
-    jobs = [_job(number, generator) for number in range(COUNT)]
-    JOBS.write_text("".join(json.dumps(job, separators=(",", ":")) + "\n" for job in jobs))
-    print(f"{len(jobs)} jobs, {sum(job['nothing_helps'] for job in jobs)} of them where nothing helps")
-    return 0
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What the GPU runs: for how long, and what it belongs to."""
+
+    kind: str  # product, convolution, elementwise, attention, optimizer, cast
+    gpu_s: float
+    launch_s: float  # of the host
 
 
-def _job(number: int, generator: random.Random) -> dict[str, Any]:
-    device, kind, ranks = _KINDS[number % len(_KINDS)]
-    nothing_helps = generator.random() < NOTHING_HELPS / COUNT
-    options = _options(device, kind, ranks, generator)
-    if nothing_helps:
-        options = [_useless(option, generator) for option in options]
-    gpu = device == "cuda"
-    return {
-        "id": number,
-        "device": device,
-        "kind": kind,
-        "ranks": ranks,
-        "nothing_helps": nothing_helps,
-        "step_s": _rounded(math.exp(generator.uniform(math.log(0.002), math.log(0.5)))),
-        "start_s": _rounded(generator.uniform(4.0, 7.0) if gpu else generator.uniform(0.8, 4.0)),
-        "compile_first_s": _rounded(generator.uniform(15.0, 60.0) if gpu else generator.uniform(20.0, 90.0)),
-        "compile_again_s": _rounded(generator.uniform(3.0, 12.0) if gpu else generator.uniform(2.0, 15.0)),
-        "parts": _parts(device, kind, ranks, generator),
-        "options": options,
-        "noise": _noise(generator, gpu),
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step as it would be played: kernels in order, and what feeds and follows them."""
+
+    kernels: tuple[Kernel, ...]
+    prepare_s: float = 0.0  # of a batch, by one process
+    processes: int = 0
+    copy_s: float = 0.0
+    copy_waits: bool = True  # the host waits until the GPU is idle and the copy done
+    send_s: float = 0.0
+    hidden: float = 0.0  # share of the kernels behind which gradients are sent
+    restart_s: float = 0.0  # at the beginning of an epoch
+    epoch: int = 10**9  # batches
 
 
-def _parts(device: str, kind: str, ranks: int, generator: random.Random) -> dict[str, float]:
-    """Shares of the baseline's GPU time (on the CPU: of its compute), and what else takes time beside it."""
-    products = generator.uniform(0.3, 0.9)
-    optimizer = generator.uniform(0.01, 0.15)
-    host = generator.uniform(0.05, 0.7)
-    if kind in ("mlp", "own") and device == "cuda" and generator.random() < 0.4:
-        host = generator.uniform(1.0, 3.0)  # the host is the limit
-    load = {"loader": generator.uniform(0.3, 5.0)}.get(kind, 0.0)
-    communication = {"slow_link": generator.uniform(1.0, 20.0), "transformer": generator.uniform(0.1, 1.5)}
-    shares = {
-        "products": products * (1.0 - optimizer),
-        "kernels": (1.0 - products) * (1.0 - optimizer),
-        "optimizer": optimizer,
-        "host": host if device == "cuda" else 0.0,
-        "load": load,
-        "communication": communication.get(kind, generator.uniform(0.02, 0.6)) if ranks > 1 else 0.0,
-        "overlap": generator.uniform(0.0, 0.6),
-    }
-    return {name: _rounded(share) for name, share in shares.items()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What a played step took, and what can be seen of it."""
+
+    step_s: float
+    busy_s: float
+    input_s: float
+    send_s: float
+    by_kind_s: dict[str, float]
 
 
-def _options(device: str, kind: str, ranks: int, generator: random.Random) -> Options:
-    options = _gpu_options(kind, generator) if device == "cuda" else _cpu_options(generator)
-    if kind == "loader":
-        options += _loader_options(device, generator)
-    if ranks > 1:
-        options += _exchange_options(device, generator)
-    return options
+def played(step: Step, host: float = 1.0) -> Played:
+    """Play a step; `host` multiplies what the host takes."""
+    now = gpu = 0.0
+    by_kind: dict[str, float] = {}
+    if step.copy_s:
+        now += step.copy_s if step.copy_waits else 0.1 * step.copy_s
+    for kernel in step.kernels:
+        now += kernel.launch_s * host
+        gpu = max(gpu, now) + kernel.gpu_s
+        by_kind[kernel.kind] = by_kind.get(kernel.kind, 0.0) + kernel.gpu_s
+    computing = max(now, gpu)
+    busy = sum(by_kind.values())
+    preparing = step.prepare_s * host
+    waiting = max(0.0, preparing / step.processes - computing) if step.processes else preparing
+    exposed = max(0.0, step.send_s - step.hidden * busy)
+    restarting = step.restart_s / step.epoch
+    return Played(
+        step_s=computing + waiting + exposed + restarting,
+        busy_s=busy,
+        input_s=waiting,
+        send_s=exposed,
+        by_kind_s=by_kind,
+    )
 
 
-def _gpu_options(kind: str, draw: random.Random) -> Options:
-    half = draw.uniform(0.1, 0.35)
-    compiled = draw.uniform(0.35, 1.0)
-    options = [
-        _option("precision", "tf32", products=draw.uniform(0.2, 0.5)),
-        _option(
-            "precision", "bf16", products=half, kernels=draw.uniform(0.6, 1.05), host=draw.uniform(1, 1.5)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What a setting at a value does to a step."""
+
+    name: str
+    setting: str
+    in_bundle: bool = False
+    compiles: bool = False
+    gpu: dict[str, float] = field(default_factory=dict)  # factors on kernels by kind
+    launches: float = 1.0  # factor on what the host takes for a kernel
+    fuses: int = 1  # so many elementwise kernels become one
+    casts: int = 0  # kernels that are added
+    joins_optimizer: bool = False
+    processes: int | None = None
+    copy: float = 1.0
+    waits: bool | None = None
+    send: float = 1.0
+    restart: float = 1.0
+    with_any: tuple[str, ...] = ()  # only in this company do the factors on kernels hold
+    needs_any: tuple[str, ...] = ()  # cannot run otherwise
+    fails: bool = False
+
+    def apply(self, step: Step, levers: frozenset[str]) -> Step:
+        factors = self.gpu if not self.with_any or levers & set(self.with_any) else {}
+        kernels: list[Kernel] = []
+        pending: list[Kernel] = []
+        optimizer = [kernel for kernel in step.kernels if kernel.kind == "optimizer"]
+        for kernel in step.kernels:
+            changed = Kernel(
+                kernel.kind, kernel.gpu_s * factors.get(kernel.kind, 1.0), kernel.launch_s * self.launches
+            )
+            if self.joins_optimizer and kernel.kind == "optimizer":
+                continue
+            if self.fuses > 1 and kernel.kind == "elementwise":
+                pending.append(changed)
+                if len(pending) < self.fuses:
+                    continue
+                changed = Kernel("elementwise", sum(k.gpu_s for k in pending), pending[0].launch_s)
+                pending = []
+            kernels.append(changed)
+        kernels += pending[:1]
+        kernels += [Kernel("cast", 2e-6, 5e-6 * self.launches)] * self.casts
+        if self.joins_optimizer and optimizer:
+            gpu_s = sum(kernel.gpu_s for kernel in optimizer) * factors.get("optimizer", 1.0)
+            kernels.append(Kernel("optimizer", gpu_s, optimizer[0].launch_s * 3))
+        return dataclasses.replace(
+            step,
+            kernels=tuple(kernels),
+            processes=step.processes if self.processes is None else self.processes,
+            copy_s=step.copy_s * self.copy,
+            copy_waits=step.copy_waits if self.waits is None else self.waits,
+            send_s=step.send_s * self.send,
+            restart_s=step.restart_s * self.restart,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job: its step, what can be changed, and how its launches differ."""
+
+    number: int
+    kind: str
+    device: str
+    step: Step
+    changes: tuple[Change, ...]
+    start_s: float
+    compile_s: float
+    compile_again_s: float
+    deviation: float
+    slow_host: float  # factor while others use the machine
+    slow_share: float
+
+    def of(self, name: str) -> Change:
+        return next(change for change in self.changes if change.name == name)
+
+    def with_levers(self, levers: frozenset[str]) -> Step:
+        step = self.step
+        for change in self.changes:
+            if change.name in levers:
+                step = change.apply(step, levers)
+        return step
+
+    def played(self, levers: frozenset[str], host: float = 1.0) -> Played:
+        return played(self.with_levers(levers), host)
+
+    def can_run(self, levers: frozenset[str]) -> bool:
+        chosen = [self.of(name) for name in levers]
+        if len({change.setting for change in chosen}) < len(chosen):
+            return False
+        return all(not change.needs_any or levers & set(change.needs_any) for change in chosen)
+
+    def fails(self, levers: frozenset[str]) -> bool:
+        return any(self.of(name).fails for name in levers)
+
+    def compiles(self, levers: frozenset[str]) -> bool:
+        return any(self.of(name).compiles for name in levers)
+
+
+def make_job(number: int) -> Job:
+    """The job of a number; the same for all time."""
+    draw = random.Random(f"job {number}")
+    kind = _KINDS[number % len(_KINDS)]
+    device = "cpu" if kind in ("cpu", "slow link") else "cuda"
+    step = _step(kind, draw)
+    changes = _changes(kind, device, draw)
+    if draw.random() < _NOTHING:
+        changes = [_useless(change, draw) for change in changes]
+    return Job(
+        number=number,
+        kind=kind,
+        device=device,
+        step=step,
+        changes=tuple(changes),
+        start_s=draw.uniform(6.0, 15.0) if device == "cuda" else draw.uniform(1.0, 5.0),
+        compile_s=draw.uniform(12.0, 60.0),
+        compile_again_s=draw.uniform(3.0, 12.0),
+        deviation=math.exp(draw.uniform(math.log(0.002), math.log(0.03))),
+        slow_host=draw.uniform(1.0, 1.5),
+        slow_share=draw.uniform(0.0, 0.3),
+    )
+
+
+def _step(kind: str, draw: random.Random) -> Step:
+    layers = draw.randint(6, 60)
+    unit_s = math.exp(draw.uniform(math.log(5e-6), math.log(1e-3)))
+    launch_s = draw.uniform(4e-6, 2e-5)
+    body: list[Kernel] = []
+    product = "convolution" if kind == "cnn" else "product"
+    for _ in range(layers):
+        body.append(Kernel(product, unit_s * draw.uniform(0.5, 4.0), launch_s))
+        body += [Kernel("elementwise", unit_s * draw.uniform(0.05, 0.5), launch_s)] * draw.randint(2, 6)
+        if kind == "transformer":
+            body.append(Kernel("attention", unit_s * draw.uniform(0.2, 2.0), launch_s))
+    tensors = draw.randint(10, 300)
+    body += [Kernel("optimizer", unit_s * draw.uniform(0.01, 0.2), launch_s)] * tensors
+    alone = played(Step(kernels=tuple(body))).step_s
+    has_loader = kind in ("cnn", "loader") or draw.random() < 0.4
+    return Step(
+        kernels=tuple(body),
+        prepare_s=alone * draw.uniform(0.1, 12.0) if has_loader else 0.0,
+        processes=draw.choice((0, 0, 2)) if has_loader else 0,
+        copy_s=alone * draw.uniform(0.0, 0.2) if has_loader else 0.0,
+        send_s={"ranks": alone * draw.uniform(0.1, 1.5), "slow link": alone * draw.uniform(2.0, 20.0)}.get(
+            kind, 0.0
         ),
-        _option(
-            "precision",
-            "fp16",
-            products=half * draw.uniform(0.85, 1.15),
-            kernels=draw.uniform(0.6, 1.1),
-            host=draw.uniform(1.1, 1.8),
+        hidden=draw.uniform(0.0, 0.6),
+        restart_s=draw.uniform(0.0, 2.0) if has_loader else 0.0,
+        epoch=draw.randint(*_BATCHES_PER_EPOCH),
+    )
+
+
+def _changes(kind: str, device: str, draw: random.Random) -> list[Change]:
+    def around(low: float, high: float) -> float:
+        """A factor, which now and then does the opposite."""
+        factor = draw.uniform(low, high)
+        return 1.0 / factor if draw.random() < _OPPOSITE else factor
+
+    def alike(factor: float) -> float:
+        """A factor of what differs in the kind of number alone, or now and then the opposite."""
+        factor *= draw.uniform(0.93, 1.07)
+        return 1.0 / factor if draw.random() < _OPPOSITE else factor
+
+    short = ("precision bf16", "precision fp16")
+    products = {"product": 1.0, "convolution": 1.0, "attention": 1.0}
+    shorter, sent = draw.uniform(0.1, 0.6), draw.uniform(0.5, 0.65)
+    changes = [
+        Change(
+            name="precision bf16",
+            setting="precision",
+            in_bundle=device == "cuda",
+            gpu={**dict.fromkeys(products, alike(shorter)), "elementwise": around(0.5, 1.0)},
+            casts=draw.randint(5, 60),
         ),
-        _option("compile", "default", kernels=compiled, host=draw.uniform(0.4, 1.3)),
-        _option(
-            "compile",
-            "reduce-overhead",
-            fails=draw.random() < 0.25,
-            kernels=compiled * draw.uniform(0.97, 1.1),
-            host=draw.uniform(0.05, 0.3),
+        Change(name="fused_optimizer True", setting="fused_optimizer", in_bundle=True, joins_optimizer=True,
+               gpu={"optimizer": around(0.3, 0.9)}),
+        Change(
+            name="compile default",
+            setting="compile",
+            compiles=True,
+            fuses=draw.randint(2, 6),
+            launches=around(0.5, 0.95),
+            gpu={"elementwise": around(0.3, 0.9)},
+            fails=draw.random() < 0.1,
         ),
-        _option("fused_optimizer", True, optimizer=draw.uniform(0.2, 1.0), host=draw.uniform(0.85, 1.0)),
-        _option("pin_cores", "yes", host=draw.choice([1.0, 1.0, 1.0, draw.uniform(0.8, 1.2)])),
-    ]
+    ]  # fmt: skip
+    if device == "cuda":
+        changes += [
+            Change(name="precision tf32", setting="precision",
+                   gpu=dict.fromkeys(products, around(0.25, 0.7))),
+            Change(name="precision fp16", setting="precision", casts=draw.randint(10, 90),
+                   gpu=dict.fromkeys(products, alike(shorter))),
+            Change(name="compile reduce-overhead", setting="compile", compiles=True, fuses=draw.randint(2, 6),
+                   launches=around(0.02, 0.2), gpu={"elementwise": around(0.3, 0.9)},
+                   fails=draw.random() < 0.3),
+        ]  # fmt: skip
     if kind == "cnn":
-        options.append(_option("memory_format", "channels_last", products=draw.uniform(0.8, 1.2)))
-        options[-1]["together"] = {"with": _SHORT, "factors": {"products": _rounded(draw.uniform(0.45, 0.9))}}
-        options.append(_option("cudnn_benchmark", True, products=draw.uniform(0.8, 1.0)))
+        changes += [
+            Change(name="memory_format channels_last", setting="memory_format", in_bundle=True,
+                   with_any=short, gpu={"convolution": around(0.4, 0.95)}),
+            Change(name="cudnn_benchmark True", setting="cudnn_benchmark",
+                   gpu={"convolution": around(0.85, 1.0)}),
+        ]  # fmt: skip
     if kind == "transformer":
-        options += [
-            _option("attention", name, needs=needs, kernels=draw.uniform(0.9, 1.5))
-            for name, needs in (("flash", _SHORT), ("efficient", []), ("cudnn", _SHORT), ("math", []))
+        changes += [
+            Change(name=f"attention {name}", setting="attention", gpu={"attention": draw.uniform(0.9, 1.8)},
+                   needs_any=short if name in ("flash", "cudnn") else ())
+            for name in ("flash", "efficient", "cudnn", "math")
+        ]  # fmt: skip
+    if kind in ("cnn", "loader"):
+        per_process = draw.uniform(0.0, 0.2)
+        changes += [
+            Change(name=f"num_workers {count}", setting="num_workers", in_bundle=True, processes=count,
+                   restart=1.0 + count * per_process)
+            for count in (1, 2, 4, 8, 12)
+        ]  # fmt: skip
+        changes += [
+            Change(name="persistent_workers True", setting="persistent_workers", in_bundle=True,
+                   restart=draw.uniform(0.1, 0.9)),
+        ]  # fmt: skip
+        if device == "cuda":
+            changes += [
+                Change(name="pin_memory True", setting="pin_memory", in_bundle=True, copy=around(0.3, 0.9)),
+                Change(name="non_blocking True", setting="non_blocking", in_bundle=True, waits=False,
+                       needs_any=("pin_memory True",)),
+            ]  # fmt: skip
+    if kind in ("ranks", "slow link"):
+        changes += [
+            Change(name=f"comm_hook {name}", setting="comm_hook", send=alike(sent), casts=10)
+            for name in ("bf16", "fp16")
         ]
-    return options
-
-
-def _cpu_options(draw: random.Random) -> Options:
-    products = draw.choice([draw.uniform(0.4, 0.8), draw.uniform(1.0, 3.0)])
-    return [
-        _option("precision", "bf16", products=products, kernels=draw.uniform(0.9, 1.2)),
-        _option("compile", "default", fails=draw.random() < 0.2, kernels=draw.uniform(0.6, 1.1)),
-        _option("fused_optimizer", True, optimizer=draw.uniform(0.4, 1.0)),
-        _option("pin_cores", "no", products=draw.uniform(0.99, 1.1)),
-        _option(
-            "threads_per_rank", 2, products=draw.choice([draw.uniform(0.6, 0.9), draw.uniform(1.0, 1.4)])
-        ),
-    ]
-
-
-def _loader_options(device: str, draw: random.Random) -> Options:
-    serial = draw.uniform(0.0, 0.2)
-    options = [
-        _option("num_workers", count, load=serial + (1.0 - serial) / count * draw.uniform(1.0, 1.2))
-        for count in (1, 2, 4)
-    ]
-    if device == "cuda":
-        options += [
-            _option("pin_memory", True, load=draw.uniform(0.6, 1.0)),
-            _option("non_blocking", True, host=draw.uniform(0.9, 1.0)),
-            _option("prefetch_stream", True, load=draw.uniform(0.9, 1.1)),
+        changes += [
+            Change(name=f"bucket_cap_mb {size}", setting="bucket_cap_mb", send=draw.uniform(0.9, 1.3))
+            for size in (1, 5, 100)
         ]
-    return options
+    return changes
 
 
-def _exchange_options(device: str, draw: random.Random) -> Options:
-    half = draw.uniform(0.5, 0.65)
-    options = [
-        _option("comm_hook", "fp16", communication=half, kernels=draw.uniform(1.0, 1.08)),
-        _option(
-            "comm_hook", "bf16", communication=half * draw.uniform(0.97, 1.03), kernels=draw.uniform(1, 1.08)
-        ),
-        *(
-            _option("bucket_cap_mb", size, communication=draw.uniform(0.85, 1.25))
-            for size in (None, 1.0, 5.0, 25.0, 100.0)
-        ),
-        _option("static_graph", False, kernels=draw.uniform(1.0, 1.03)),
-        _option("gradient_as_bucket_view", False, kernels=draw.uniform(1.0, 1.05)),
-        _option("find_unused_parameters", True, kernels=draw.uniform(1.0, 1.08)),
-        _option("broadcast_buffers", True, communication=draw.uniform(1.0, 1.1)),
-        _option("strategy", "fsdp", communication=draw.uniform(0.9, 1.8), kernels=draw.uniform(1.0, 1.3)),
-        _option("strategy", "zero1", optimizer=draw.uniform(0.3, 1.5), communication=draw.uniform(1.0, 1.3)),
-    ]
-    if device == "cuda":
-        options += [
-            _option("env", name, communication=draw.uniform(0.85, 1.4))
-            for name in ("NCCL_ALGO=Ring", "NCCL_ALGO=Tree", "NCCL_PROTO=Simple", "NCCL_PROTO=LL128")
-        ]
-    return options
-
-
-def _option(
-    setting: str,
-    value: object,
-    *,
-    fails: bool = False,
-    needs: list[str] | None = None,
-    **factors: float,
-) -> dict[str, Any]:
-    """An option; a factor multiplies a part of the step, `needs` are options of which it needs one to run."""
-    rounded = {part: _rounded(factor) for part, factor in factors.items()}
-    option = {"setting": setting, "value": value, "factors": rounded}
-    return {**option, **({"fails": True} if fails else {}), **({"needs": needs} if needs else {})}
-
-
-def _useless(option: dict[str, Any], draw: random.Random) -> dict[str, Any]:
-    """An option that changes nothing, or slows the step."""
-    worse = draw.random() < 0.5
-    factors = {
-        part: _rounded(max(factor, draw.uniform(1.0, 1.3))) if worse else 1.0
-        for part, factor in option["factors"].items()
-    }
-    useless = {name: value for name, value in option.items() if name != "together"}
-    return {**useless, "factors": factors}
-
-
-def _noise(draw: random.Random, gpu: bool) -> dict[str, Any]:
-    """What launches of one configuration differ by, relative to their step."""
-    deviation = math.exp(draw.uniform(math.log(0.001), math.log(0.03 if gpu else 0.05)))
-    kind = draw.choice(["normal", "normal", "heavy", "bimodal"])
-    noise: dict[str, Any] = {"kind": kind, "deviation": _rounded(deviation)}
-    if kind == "heavy":
-        noise["freedom"] = 3
-    if kind == "bimodal":
-        noise |= {"slower": _rounded(draw.uniform(0.03, 0.2)), "share": _rounded(draw.uniform(0.05, 0.5))}
-    if draw.random() < 0.2:
-        noise["drift_per_hour"] = _rounded(draw.uniform(-0.3, 0.3))
-    return noise
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _useless(change: Change, draw: random.Random) -> Change:
+    """A change that makes nothing faster."""
+    return dataclasses.replace(
+        change,
+        gpu={kind: draw.uniform(1.0, 1.2) for kind in change.gpu},
+        launches=draw.uniform(1.0, 1.2),
+        fuses=1,
+        joins_optimizer=False,
+        processes=None,
+        copy=1.0,
+        waits=None,
+        send=draw.uniform(1.0, 1.2),
+        restart=1.0,
+    )

@@ -1,170 +1,21 @@
-"""A simulated job: its truth, its launches on a virtual clock, and the search of `tune` on them."""
+"""The search of `tune` on a simulated job: launches on a virtual clock, and what can be seen of them."""
 
 import itertools
-import json
 import math
 import random
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from scalescope.analysis.tuning.conclusion import Conclusion, conclude
-from scalescope.analysis.tuning.search import NextLaunch, Option, SearchPosition, TuningSearch
-from scalescope.analysis.tuning.step_model import LeverEffect, StepModel, parts_of_step
-from scalescope.analysis.tuning.tuned_launches import Combination, TunedLaunch, TunedLaunches, usual_deviation
+from scalescope.analysis.tuning.search import Conclusion, NextLaunch, Option, TuningSearch, conclude
+from scalescope.analysis.tuning.step_model import LeverEffect, StepModel, StepParts, parts_of_step
+from scalescope.analysis.tuning.tuned_launches import Combination, TunedLaunch, TunedLaunches
 from scalescope.catalog.cards import all_settings
-from tuning.simulated_jobs import JOBS
+from tuning.simulated_jobs import Job
 
-_DEVICE_PARTS = ("products", "kernels", "optimizer")
-_RECOMPILES = ("compile", "precision", "memory_format", "attention", "strategy")
-_WARMUP_STEPS, _LEAST_STEPS = 3, 5
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedJob:
-    """A line of jobs.jsonl."""
-
-    data: dict[str, Any]
-    options: dict[str, dict[str, Any]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        options = {f"{option['setting']} {option['value']}": option for option in self.data["options"]}
-        object.__setattr__(self, "options", options)
-
-    def parts(self, levers: Combination) -> dict[str, float]:
-        """The true parts of a step with these levers, relative to the baseline's compute on its device."""
-        parts = dict(self.data["parts"])
-        for lever in levers:
-            option = self.options[lever]
-            factors = [option["factors"]]
-            if "together" in option and levers & set(option["together"]["with"]):
-                factors.append(option["together"]["factors"])
-            for part, factor in itertools.chain.from_iterable(entry.items() for entry in factors):
-                parts[part] *= factor
-        return parts
-
-    def step_s(self, levers: Combination) -> float:
-        """The true step with these levers."""
-        parts = self.parts(levers)
-        device = sum(parts[part] for part in _DEVICE_PARTS)
-        compute = max(device, parts["host"])
-        waiting = max(0.0, parts["load"] - compute)
-        exposed = max(0.0, parts["communication"] - parts["overlap"] * device)
-        return float(self.data["step_s"] * (compute + waiting + exposed))
-
-    def can_run(self, levers: Combination) -> bool:
-        settings = Counter(self.options[lever]["setting"] for lever in levers)
-        if max(settings.values(), default=0) > 1:
-            return False
-        return all(
-            levers & set(self.options[lever]["needs"]) for lever in levers if "needs" in self.options[lever]
-        )
-
-    def fails(self, levers: Combination) -> bool:
-        return any(self.options[lever].get("fails") for lever in levers)
-
-    def gain(self, levers: Combination) -> float:
-        """The true speedup."""
-        return self.step_s(frozenset()) / self.step_s(levers)
-
-    def best_gain(self) -> float:
-        """The largest true speedup of any combination."""
-        return max(self.gain(levers) for levers in self._combinations())
-
-    def _combinations(self) -> Iterator[Combination]:
-        by_setting: dict[str, list[str | None]] = {}
-        for name, option in self.options.items():
-            if any(factor < 1.0 for factor in self._all_factors(option)):
-                by_setting.setdefault(option["setting"], [None]).append(name)
-        for choice in itertools.product(*by_setting.values()):
-            levers = frozenset(name for name in choice if name is not None)
-            if self.can_run(levers) and not self.fails(levers):
-                yield levers
-
-    @staticmethod
-    def _all_factors(option: dict[str, Any]) -> list[float]:
-        return [*option["factors"].values(), *option.get("together", {}).get("factors", {}).values()]
-
-    # Launches
-
-    def program(self, levers: Combination) -> Combination | None:
-        if not any(self.options[lever]["setting"] == "compile" for lever in levers):
-            return None
-        return frozenset(lever for lever in levers if self.options[lever]["setting"] in _RECOMPILES)
-
-    def log_rate(self, levers: Combination, at_s: float, draw: random.Random) -> float:
-        noise = self.data["noise"]
-        deviation = noise["deviation"]
-        if noise["kind"] == "heavy":
-            chi = sum(draw.gauss(0.0, 1.0) ** 2 for _ in range(noise["freedom"]))
-            error = deviation * draw.gauss(0.0, 1.0) / math.sqrt(chi / noise["freedom"])
-        else:
-            error = deviation * draw.gauss(0.0, 1.0)
-        if noise["kind"] == "bimodal" and draw.random() < noise["share"]:
-            error -= math.log1p(noise["slower"])
-        error -= noise.get("drift_per_hour", 0.0) * at_s / 3600.0
-        return error - math.log(self.step_s(levers))
-
-    def duration_s(self, levers: Combination, window_s: float, programs: set[Combination]) -> float:
-        step_s = self.step_s(levers)
-        measuring_s = _WARMUP_STEPS * step_s + max(window_s, _LEAST_STEPS * step_s)
-        program = self.program(levers)
-        compiling_s = 0.0
-        if program is not None:
-            again = program in programs
-            compiling_s = self.data["compile_again_s" if again else "compile_first_s"]
-            programs.add(program)
-        return float(self.data["start_s"] + measuring_s + compiling_s)
-
-
-def load_jobs() -> list[SimulatedJob]:
-    return [SimulatedJob(json.loads(line)) for line in JOBS.read_text().splitlines()]
-
-
-def search_of(job: SimulatedJob, threshold: float = 0.03) -> TuningSearch:
-    """The search as `tune` sets it up: expectations from the cards, facts from the baseline's launch."""
-    options = [Option(name=name, setting=option["setting"]) for name, option in job.options.items()]
-    return TuningSearch(
-        options=options,
-        model=StepModel(parts_of=lambda levers: _facts(job, levers), effects=_effects(job)),
-        can_run=job.can_run,
-        program=job.program,
-        threshold=threshold,
-    )
-
-
-def _facts(job: SimulatedJob, levers: Combination) -> Any:
-    """What a launch of a combination, and one without communication, show of the true parts."""
-    parts = job.parts(levers)
-    device = sum(parts[part] for part in _DEVICE_PARTS)
-    compute = max(device, parts["host"])
-    waiting = max(0.0, parts["load"] - compute)
-    step = job.step_s(levers) / job.data["step_s"]
-    return parts_of_step(
-        input_share=waiting / step,
-        communication_share=max(0.0, step - compute - waiting) / step,
-        busy_share=device / step if job.data["device"] == "cuda" else None,
-    )
-
-
-def _effects(job: SimulatedJob) -> dict[str, LeverEffect]:
-    settings = all_settings("train")
-    effects = {}
-    for name, option in job.options.items():
-        levers = [setting.lever for setting in settings[option["setting"]] if setting.lever is not None]
-        expected = levers[0].expected(option["value"], job.data["device"]) if levers else None
-        if expected is None:
-            continue
-        company = expected.company
-        effects[name] = LeverEffect(
-            factors=expected.factors,
-            company=frozenset()
-            if company is None
-            else frozenset(f"{company[0]} {value}" for value in company[1]),
-            together=expected.together,
-        )
-    return effects
+_WRONG_CAUSE = 0.02  # of the step
+_WARMUP_STEPS = 5
+_PHASE_S = 90.0  # that a host stays slow, on average
+_PRODUCTS = ("product", "convolution", "attention")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,51 +25,123 @@ class Outcome:
     conclusion: Conclusion
     launches: tuple[TunedLaunch, ...]
     unused_s: float
-    affordable: bool  # whether an untried lever would still have fitted
 
 
-def simulate(job: SimulatedJob, budget_s: float, seed: int) -> Outcome:
-    """The search on the virtual clock of a budget."""
-    draw = random.Random(f"{seed}/{job.data['id']}/{budget_s:g}")
-    search = search_of(job)
+def simulate(job: Job, budget_s: float, seed: int, noise: float = 1.0) -> Outcome:
+    """The search on the virtual clock of a budget; `noise` multiplies how launches differ."""
+    draw = random.Random(f"{seed}/{job.number}/{budget_s:g}")
+    shown: dict[Combination, StepParts] = {}
+    search = search_of(job, shown)
     window_s = min(3.0, max(0.3, budget_s / 180.0))
     launches: list[TunedLaunch] = []
-    programs: set[Combination] = set()
-    usual = usual_deviation(job.data["device"])
+    compiled: set[Combination] = set()
+    slow = _SlowHost(job, random.Random(f"host {seed}/{job.number}"))
     now_s = 2.0  # starting scalescope itself
     while True:
-        step = search.next_step(TunedLaunches(launches, usual), budget_s - now_s)
+        step = search.next_step(TunedLaunches(launches), budget_s - now_s)
         if step is None:
             break
-        launch, now_s = _launched(job, step, now_s, budget_s, window_s, programs, draw)
+        launch, now_s = _launched(job, step, now_s, budget_s, window_s, compiled, draw, slow, noise)
         launches.append(launch)
+        if launch.log_rate is not None and step.levers not in shown:
+            shown[step.levers] = _shown(job, step.levers, draw)
         if now_s >= budget_s:
             break
-    measured = TunedLaunches(launches, usual)
     return Outcome(
-        conclusion=conclude(search, measured),
+        conclusion=conclude(search, TunedLaunches(launches)),
         launches=tuple(launches),
         unused_s=max(0.0, budget_s - now_s),
-        affordable=_affordable(job, search, measured, budget_s - now_s),
     )
 
 
+def search_of(job: Job, shown: dict[Combination, StepParts]) -> TuningSearch:
+    """The search as `tune` sets it up: expectations from the cards, facts from launches."""
+    options = [
+        Option(
+            name=change.name,
+            setting=change.setting,
+            in_bundle=change.in_bundle,
+            needs_promise=change.setting == "num_workers",
+            compiles=change.compiles,
+        )
+        for change in job.changes
+    ]
+    return TuningSearch(
+        options=options,
+        model=StepModel(parts_of=shown.get, effects=_effects(job)),
+        can_run=job.can_run,
+        program=lambda levers: _program(job, levers),
+    )
+
+
+def best_gain(job: Job) -> float:
+    """The largest true speedup of any set."""
+    return max(gain(job, levers) for levers in _sets(job))
+
+
+def gain(job: Job, levers: Combination) -> float:
+    """The true speedup, averaged over the host's moods."""
+    return _true_step_s(job, frozenset()) / _true_step_s(job, levers)
+
+
+def _true_step_s(job: Job, levers: Combination) -> float:
+    quick, slow = job.played(levers).step_s, job.played(levers, job.slow_host).step_s
+    return (1.0 - job.slow_share) * quick + job.slow_share * slow
+
+
+def _sets(job: Job) -> Iterator[Combination]:
+    by_setting: dict[str, list[str | None]] = {}
+    for change in job.changes:
+        by_setting.setdefault(change.setting, [None]).append(change.name)
+    for choice in itertools.product(*by_setting.values()):
+        levers = frozenset(name for name in choice if name is not None)
+        if job.can_run(levers) and not job.fails(levers):
+            yield levers
+
+
+class _SlowHost:
+    """Whether others use the host: for minutes at a time."""
+
+    def __init__(self, job: Job, draw: random.Random) -> None:
+        self._job, self._draw = job, draw
+        self._until, self._is_slow = 0.0, draw.random() < job.slow_share
+
+    def factor(self, at_s: float) -> float:
+        while at_s >= self._until:
+            share = self._job.slow_share
+            self._is_slow = self._draw.random() < share
+            self._until += self._draw.expovariate(1.0 / _PHASE_S)
+        return self._job.slow_host if self._is_slow else 1.0
+
+
 def _launched(
-    job: SimulatedJob,
+    job: Job,
     step: NextLaunch,
     now_s: float,
     budget_s: float,
     window_s: float,
-    programs: set[Combination],
+    compiled: set[Combination],
     draw: random.Random,
+    slow: _SlowHost,
+    noise: float,
 ) -> tuple[TunedLaunch, float]:
-    duration_s = job.duration_s(step.levers, window_s, programs)
-    limit_s = budget_s - now_s
-    if step.at_most_s is not None:
-        limit_s = min(limit_s, step.at_most_s)
+    played = job.played(step.levers, slow.factor(now_s))
+    program = _program(job, step.levers)
+    compiling_s = 0.0
+    if program is not None:
+        compiling_s = job.compile_again_s if program in compiled else job.compile_s
+        compiled.add(program)
+    restart_s = job.with_levers(step.levers).restart_s
+    duration_s = job.start_s + compiling_s + restart_s + _WARMUP_STEPS * played.step_s
+    duration_s += max(window_s, 5 * played.step_s)
+    limit_s = min(budget_s - now_s, math.inf if step.at_most_s is None else step.at_most_s)
     rate: float | None = None
+    restarted = False
     if duration_s <= limit_s and not job.fails(step.levers):
-        rate = job.log_rate(step.levers, now_s, draw)
+        rate = -math.log(played.step_s) + noise * job.deviation * draw.gauss(0.0, 1.0)
+        if draw.random() < 0.05:  # an epoch begins inside the window
+            rate -= math.log1p(min(0.5, restart_s / window_s))
+            restarted = restart_s > 0.01 * window_s
     duration_s = min(duration_s, limit_s)
     launch = TunedLaunch(
         levers=step.levers,
@@ -227,21 +150,55 @@ def _launched(
         stage=step.stage,
         base=step.base,
         cut_short=rate is None and duration_s == limit_s,
+        restarted=restarted,
     )
     return launch, now_s + duration_s
 
 
-def _affordable(job: SimulatedJob, search: TuningSearch, measured: TunedLaunches, left_s: float) -> bool:
-    """Whether a lever that was never launched, and promises something, would fit into what is left."""
-    if not measured.combinations:
-        return False
-    position = SearchPosition(search=search, measured=measured, remaining_s=left_s)
-    tried = {name for launch in measured.launches for name in launch.levers}
-    untried = [
-        search.with_option(position.best, option)
-        for option in search.options
-        if option.name not in tried | position.unpromising()
-    ]
-    return any(
-        job.can_run(levers) and position.costs.of(levers, position.best) <= left_s for levers in untried
+def _program(job: Job, levers: Combination) -> Combination | None:
+    if not job.compiles(levers):
+        return None
+    return frozenset(n for n in levers if job.of(n).setting in ("compile", "precision", "memory_format"))
+
+
+def _shown(job: Job, levers: Combination, draw: random.Random) -> StepParts:
+    """What a launch shows of its step, some of it put down to the wrong cause."""
+    played = job.played(levers)
+    step_s = played.step_s
+    input_share, send_share = played.input_s / step_s, played.send_s / step_s
+    wrong = draw.uniform(0.0, _WRONG_CAUSE)
+    input_share = min(1.0, max(0.0, input_share + draw.choice((-wrong, wrong))))
+    products = sum(played.by_kind_s.get(kind, 0.0) for kind in _PRODUCTS)
+    return parts_of_step(
+        input_share=input_share,
+        communication_share=send_share,
+        busy_share=None if job.device == "cpu" else min(1.0, played.busy_s / step_s),
+        products_share=products / played.busy_s,
+        prepare_share=job.with_levers(levers).prepare_s / step_s,
+        processes=job.with_levers(levers).processes,
     )
+
+
+def _effects(job: Job) -> dict[str, LeverEffect]:
+    """What the cards expect."""
+    settings = all_settings("train")
+    effects = {}
+    for change in job.changes:
+        levers = [setting.lever for setting in settings.get(change.setting, ()) if setting.lever is not None]
+        text = change.name.partition(" ")[2]
+        values = {str(value): value for lever in levers for value in lever.tries_on(job.device)}
+        if change.setting == "num_workers":
+            effects[change.name] = LeverEffect(processes=int(text))
+            continue
+        expected = levers[0].expected(values.get(text, text), job.device) if levers else None
+        if expected is None:
+            continue
+        company = expected.company
+        effects[change.name] = LeverEffect(
+            factors=expected.factors,
+            company=frozenset()
+            if company is None
+            else frozenset(f"{company[0]} {value}" for value in company[1]),
+            together=expected.together,
+        )
+    return effects

@@ -56,7 +56,7 @@ Need = Literal[
 Change = Literal["nothing", "rounding", "the job"]
 # Of a step: matrix products, other kernels, the update of parameters, the host's work beside the device's,
 # loading of batches, and the communication that nothing hides.
-Part = Literal["products", "kernels", "optimizer", "host", "load", "communication"]
+Part = Literal["products", "kernels", "optimizer", "host", "prepare", "copy", "communication"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +91,8 @@ class Lever:
     changes: Change = "nothing"
     starts_slowly: bool = False  # it compiles, for instance
     is_compiled_in: bool = False  # what was compiled for another value is of no use for this one
+    in_bundle: tuple[Scalar, ...] = ()  # values that an expert sets at once, before anything is measured
+    sets_processes: bool = False  # its value is the number of processes that prepare batches
     needs_new_ranks: bool = False  # what runs already cannot be moved: threads keep the cores they began on
     expects: tuple[ExpectedEffect, ...] = ()
     # Values that often fail, and what the usual cause is.

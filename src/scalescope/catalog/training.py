@@ -117,6 +117,7 @@ class Training:
         "Update all parameters in one kernel instead of several.",
         lever=Lever(
             tries=(True,),
+            in_bundle=(True,),
             changes="rounding",
             expects=(
                 ExpectedEffect(device="cuda", factors={"optimizer": 0.4, "host": 0.95}, source=_H200),

@@ -1,49 +1,47 @@
-"""The search of `tune`: which launch is worth most next, decided from the launches so far.
+"""The search of `tune`: what an expert would try, in an expert's order, decided from the launches so far.
 
-1. The settings as they are, once.
-2. Exploring: the lever that promises most per second is added to the best combination so far, in one launch.
-   What is clearly faster becomes the best.
-3. Refining: levers that may matter but are not clearly faster get more launches, in turns with the best; the
-   most promising first, until each is clearly faster or too small to matter.
-4. Confirming: the best, the settings as they are, and the best without each of its levers, in new launches
-   made in turns. A lever without a measurable gain is dropped.
+1. The settings as they are.
+2. The bundle: what an expert writes at once, in one launch; then the same with compilation.
+3. Where that failed or is slower: its parts, one by one.
+4. What else promises something on top of the best, the most per second first.
+5. The race: the best sets, the best without each of its parts, and the settings as they are, in turns, in new
+   launches. Whatever is clearly slower than the best leaves the race.
 
-Each of them keeps back the time that confirming needs. Nothing is remembered besides the launches: every
-launch says what it was made for and what it was built on, so a search goes on where it was interrupted.
+The simplest set within one standard error of the fastest is recommended, if it is faster than the settings as
+they are for sure. Nothing is remembered besides the launches, so an interrupted search goes on.
 """
 
-import dataclasses
-import functools
 import math
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
-from scalescope.analysis.tuning.confirmation import LEAST_GAIN, LEAST_LAUNCHES, OBVIOUS, Confirmation
 from scalescope.analysis.tuning.launch_costs import LaunchCosts, Program
-from scalescope.analysis.tuning.step_model import Gain, StepModel
+from scalescope.analysis.tuning.step_model import StepModel
 from scalescope.analysis.tuning.tuned_launches import (
     BASELINE,
     Combination,
     SpeedDifference,
+    TunedLaunch,
     TunedLaunches,
 )
+from scalescope.analysis.verdicts import LEAST_EFFECT
 from scalescope.results.result import Stage
 
-BASELINE_STAGE, EXPLORE, REFINE, CONFIRM = (
-    Stage("baseline"),
-    Stage("explore"),
-    Stage("refine"),
-    Stage("confirm"),
-)
-_DECIDING = ("baseline", "explore", "refine")  # stages by which the best is chosen
-_CLEAR = 1.5  # standard deviations above nothing make a lever part of the best; confirming looks again
-_SURPRISE = 3.0  # standard deviations from what is expected: a measurement counts more than that
-_OPTIMISM = 1.3  # standard deviations above the mean: what a lever may give
-_BOUND_ERROR = 0.025  # of a bound on what a lever gives
-_WORTH = 0.002  # the least expected improvement worth a launch
-_TOGETHER = math.log(1.1)  # what a lever must promise to be tried together with another
-_FEW_LAUNCHES = 15  # a budget of fewer confirms in single pairs
+BASELINE_STAGE, EXPLORE, CONFIRM = Stage("baseline"), Stage("explore"), Stage("confirm")
+LEAST_GAIN = math.log1p(LEAST_EFFECT)
+_WORTH = 0.002  # the least promise worth a launch
+_REPLACING = 0.05  # what another value must promise beyond one that was measured
+_RATHER = 0.5  # of what compilation promises: a lever that promises more and compiles nothing goes first
+_SETTLED = 2.5  # standard errors: a set so much slower than the best leaves the race
+_RIVAL = 2.0  # standard errors: a set so near to the best joins it
+_CLAIM = 0.01  # the error of a claim from launches in turns
+_ERROR = 0.05  # of a bound on everything that was tried
+_END_OF_INTERVAL = 0.025  # of an interval of 95 %: no bound is below one that tables show
+_HALF = 0.5  # of the time, for saying that nothing helps
+
+Support = Literal["confirmed", "when added", "untested"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +51,9 @@ class Option:
     name: str
     setting: str
     asked: bool = False  # by name: tried whatever it promises
+    in_bundle: bool = False  # an expert writes it at once
+    needs_promise: bool = False  # but only where it promises something
+    compiles: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,20 @@ class NextLaunch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """What to use, how sure that is, and what is still possible."""
+
+    winner: Combination = BASELINE  # empty: the settings as they are
+    recommended: bool = False
+    gain: SpeedDifference | None = None  # of the winner over the settings as they are
+    is_confirmed: bool = False  # in new launches, made in turns
+    support: dict[str, Support]  # of each lever of the winner
+    dropped: Combination = BASELINE  # levers of the fastest set that are not needed
+    unpromising: frozenset[str] = frozenset()  # levers of which nothing is expected here
+    at_most: float | None = None  # nothing that was tried is faster than the baseline by more than this share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TuningSearch:
     """What is searched, and what a search may use."""
 
@@ -74,7 +89,7 @@ class TuningSearch:
     can_run: Callable[[Combination], bool] = lambda levers: True
     program: Program = lambda levers: None
     threshold: float = 0.03  # the smallest difference that matters
-    most_launches: int = 5  # of a combination, for one purpose
+    most_launches: int = 5  # of a set in the race
     combine: bool = True
 
     def next_step(self, measured: TunedLaunches, remaining_s: float | None) -> NextLaunch | None:
@@ -82,16 +97,16 @@ class TuningSearch:
         if not measured.count(BASELINE):
             return NextLaunch(levers=BASELINE, stage=BASELINE_STAGE, at_most_s=remaining_s)
         position = SearchPosition(search=self, measured=measured, remaining_s=remaining_s)
-        step = position.explore() or position.refine() or position.confirm()
-        if step is not None:
-            return step
-        unreserved = dataclasses.replace(position, keeps_reserve=False)
-        return unreserved.explore() or unreserved.refine() or unreserved.tighten()
+        return position.explored() or position.raced()
 
     def with_option(self, base: Combination, option: Option) -> Combination:
         """The base with an option, in place of what moves the same setting."""
         others = {other.name for other in self.options if other.setting == option.setting}
         return (base - others) | {option.name}
+
+    def promise(self, levers: Combination, base: Combination) -> float:
+        """The logarithm of the speedup that is expected of levers in place of others."""
+        return self.model.gain(levers, base)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,299 +116,302 @@ class SearchPosition:
     search: TuningSearch
     measured: TunedLaunches
     remaining_s: float | None = None
-    keeps_reserve: bool = True  # for confirming
 
-    @functools.cached_property
+    @cached_property
     def costs(self) -> LaunchCosts:
         return LaunchCosts(measured=self.measured, program=self.search.program)
 
-    # The best so far
+    @cached_property
+    def tried(self) -> frozenset[Combination]:
+        return frozenset(launch.levers for launch in self.measured.launches)
 
-    @functools.cached_property
-    def deciding(self) -> TunedLaunches:
-        """The launches by which the best is chosen."""
-        return self.measured.of_stages(_DECIDING)
+    @cached_property
+    def values(self) -> dict[Combination, float]:
+        """How much faster each usable set is than the settings as they are: the logarithm."""
+        usable = (levers for levers in self.measured.combinations if levers not in self.measured.failed)
+        differences = {levers: self.measured.difference(levers, BASELINE) for levers in usable if levers}
+        known = {levers: difference.value for levers, difference in differences.items() if difference}
+        return {BASELINE: 0.0, **known}
 
-    @functools.cached_property
-    def base(self) -> Combination:
-        """What levers were added to last."""
-        explored = [launch for launch in self.measured.launches if launch.stage.kind in ("explore", "refine")]
-        return explored[-1].base if explored and self.search.combine else BASELINE
-
-    @functools.cached_property
+    @cached_property
     def best(self) -> Combination:
-        """The base, or what is clearly faster than it."""
-        base = self.base
-        faster = [levers for levers in self.built_on(base) if self._is_clear(levers, base)]
-        return max(faster, key=self.deciding.mean, default=base)
-
-    @functools.cached_property
-    def _host_shares(self) -> dict[Combination, float | None]:
-        return {}
-
-    def built_on(self, base: Combination) -> list[Combination]:
-        """What was measured on top of a base and may be recommended; nothing where the base was not."""
-        built = dict.fromkeys(
-            launch.levers
-            for launch in self.measured.launches
-            if launch.stage.kind in ("explore", "refine")
-            and launch.base == base
-            and launch.levers != base
-            and launch.log_rate is not None
-        )
-        return [
-            levers
-            for levers in built
-            if levers not in self.measured.failed and self._difference(levers, base) is not None
-        ]
-
-    def _difference(self, levers: Combination, base: Combination) -> SpeedDifference | None:
-        return self.measured.difference(levers, base, among=self.deciding)
-
-    def _is_clear(self, levers: Combination, base: Combination) -> bool:
-        gain = self._posterior(levers, base)
-        return gain.mean > LEAST_GAIN and gain.mean > _CLEAR * gain.deviation
-
-    def _posterior(self, levers: Combination, base: Combination) -> Gain:
-        """What levers give on top of a base: as expected of them, and as measured."""
-        difference = self._difference(levers, base)
-        assert difference is not None
-        expected = self.search.model.gain(levers, base, self._host_share(base))
-        error, surprise = difference.contrast.deviation, abs(difference.value - expected.mean)
-        if surprise > _SURPRISE * math.hypot(expected.deviation, error):  # the facts or the card are wrong
-            expected = Gain(expected.mean, surprise)
-        return expected.given(difference.value, error)
-
-    # Time
-
-    def _fits(self, cost_s: float, reserve_s: float) -> bool:
-        return self.remaining_s is None or cost_s + reserve_s <= self.remaining_s
-
-    def _confirming_s(self, levers: Combination) -> float:
-        """What confirming a combination against the baseline takes at least."""
-        if not levers or not self.keeps_reserve:
-            return 0.0
-        pair_s = self.costs.of(BASELINE) + self._again_s(levers)
-        return pair_s * self._least_rounds(levers)
-
-    def _least_rounds(self, levers: Combination) -> int:
-        """Pairs that confirm a combination: one where the gain is obvious or time is short."""
-        known = levers if self.measured.count(levers) else self.base
-        if self.measured.mean(known) - self.measured.mean(BASELINE) > OBVIOUS:
-            return 1
-        if self.remaining_s is None:
-            return LEAST_LAUNCHES
-        spent_s = sum(launch.duration_s for launch in self.measured.launches)
-        total_s = spent_s + self.remaining_s
-        return 1 if total_s < _FEW_LAUNCHES * self.costs.of(BASELINE) else LEAST_LAUNCHES
-
-    def _again_s(self, levers: Combination) -> float:
-        """A launch of a combination after its first one."""
-        if self.measured.count(levers) or self.search.program(levers) is None:
-            return self.costs.of(levers, self.base)
-        return self.costs.of(levers, self.base) * 0.5
+        """The fastest so far."""
+        return max(self.values, key=lambda levers: (self.values[levers], -len(levers)))
 
     # Exploring
 
-    def explore(self) -> NextLaunch | None:
-        best = self.best if self.search.combine else BASELINE
+    def explored(self) -> NextLaunch | None:
+        """The next set that was not tried yet, and promises something."""
+        plans = self._expert_plan() if self.search.combine else ()
+        for levers, base in plans:
+            if self._is_new(levers) and self._fits(levers, base):
+                return self._exploring(levers, base)
+        base = self.best if self.search.combine else BASELINE
         ranked = sorted(
-            (-self._worth(levers, best) / self.costs.of(levers, best), sorted(levers), levers)
-            for levers in self._neighbours(best)
+            (
+                (-worth / self.costs.of(levers, base), sorted(levers), levers)
+                for levers, worth in self._rest(base)
+            ),
+            key=lambda ranked: ranked[:2],
         )
-        for rank, _, levers in ranked:
-            if rank == 0.0:
+        return next(
+            (self._exploring(levers, base) for _, _, levers in ranked if self._fits(levers, base)), None
+        )
+
+    def _exploring(self, levers: Combination, base: Combination) -> NextLaunch:
+        reserve_s = self._pair_s(self.best)
+        limit_s = None if self.remaining_s is None else max(0.0, self.remaining_s - reserve_s)
+        return NextLaunch(levers=levers, stage=EXPLORE, base=base, at_most_s=limit_s)
+
+    def _expert_plan(self) -> Iterable[tuple[Combination, Combination]]:
+        """(set, what it is built on) in the order of an expert."""
+        bundle = self.bundle
+        top = BASELINE
+        if bundle:
+            yield bundle, BASELINE
+            if bundle in self.tried and self.values.get(bundle, 0.0) <= 0.0:
+                yield from self._parts_of_bundle()
+            top = self.best
+        for option in self._by_promise((o for o in self.search.options if o.compiles), top):
+            compiled = self.search.with_option(top, option)
+            if self._quicker_promise(top) > _RATHER * self.search.promise(compiled, top):
+                return  # by what each promises in its time
+            yield compiled, top
+            if compiled not in self.measured.failed:
+                return
+
+    def _parts_of_bundle(self) -> Iterable[tuple[Combination, Combination]]:
+        """What promises something alone, one by one; then the bundle without what turned out to be slower."""
+        promises = {name: self.search.promise(frozenset({name}), BASELINE) for name in self.bundle}
+        for name in sorted(promises, key=lambda name: (-promises[name], name)):
+            if promises[name] > _WORTH:
+                yield frozenset({name}), BASELINE
+        slower = {name for name in self.bundle if self.values.get(frozenset({name}), 0.0) < 0.0}
+        failed = {name for name in self.bundle if frozenset({name}) in self.measured.failed}
+        if slower | failed:
+            yield self.bundle - slower - failed, BASELINE
+
+    def _quicker_promise(self, base: Combination) -> float:
+        """The most that a lever which compiles nothing still promises on top of a base."""
+        compiling = {option.name for option in self.search.options if option.compiles}
+        return max(
+            (worth for levers, worth in self._rest(base) if not (levers - base) & compiling), default=0.0
+        )
+
+    @cached_property
+    def bundle(self) -> Combination:
+        """What an expert writes at once, whatever it promises alone: compilation may bring it about. Of every
+        setting the best value beside the others; loader processes only where somebody waits for them, and as
+        many as the compiled step needs."""
+        chosen = BASELINE
+        while True:
+            taken = {option.setting for option in self.search.options if option.name in chosen}
+            free = [o for o in self.search.options if o.in_bundle and o.setting not in taken]
+            ranked = [o for o in self._by_promise(free, chosen, least=-math.inf) if not o.needs_promise]
+            if not ranked:
+                break
+            chosen = self.search.with_option(chosen, ranked[0])
+        compiling = self._by_promise((o for o in self.search.options if o.compiles), chosen)
+        fastest = self.search.with_option(chosen, compiling[0]) if compiling else chosen
+        processes = self._by_promise((o for o in self.search.options if o.needs_promise), fastest)
+        return self.search.with_option(chosen, processes[0]) if processes else chosen
+
+    def _adds(self, option: Option, base: Combination) -> float:
+        return self.search.promise(self.search.with_option(base, option), base)
+
+    def _by_promise(
+        self, options: Iterable[Option], base: Combination, least: float = _WORTH
+    ) -> list[Option]:
+        """Options that promise enough on top of a base and can run, the most promising first."""
+        promises = {
+            option: self.search.promise(self.search.with_option(base, option), base)
+            for option in options
+            if frozenset({option.name}) not in self.measured.failed
+            and self.search.can_run(self.search.with_option(base, option))
+        }
+        wanted = [option for option in promises if promises[option] >= least or option.asked]
+        return sorted(
+            wanted, key=lambda option: -round(promises[option], 3)
+        )  # of equals the first on its card
+
+    def _rest(self, base: Combination) -> Iterable[tuple[Combination, float]]:
+        """Sets with one option more, and what each promises."""
+        for option in self.search.options:
+            levers = self.search.with_option(base, option)
+            if option.name in base or not self._is_new(levers) or self._has_disappointed(option):
                 continue
-            reserve_s = max(self._confirming_s(levers), self._confirming_s(best))
-            if self._fits(self.costs.of(levers, best), reserve_s):
-                limit_s = None if self.remaining_s is None else self.remaining_s - self._confirming_s(best)
-                return NextLaunch(levers=levers, stage=EXPLORE, base=best, at_most_s=limit_s)
-        return None
+            promise = self._replacing(levers, base) if base - levers else self.search.promise(levers, base)
+            is_wanted = option.asked and not any(option.name in tried for tried in self.tried)
+            if promise > _WORTH or is_wanted:
+                yield levers, max(promise, 1e-9)
+
+    def _replacing(self, levers: Combination, base: Combination) -> float:
+        """What another value promises in place of one that was measured, which gave its share of what the base
+        gave in place of what it promised."""
+        promise = self.search.promise
+        if not self.search.model.knows_effect(base - levers):
+            return promise(levers, base) - _REPLACING
+        kept = base & levers
+        promised = promise(base, BASELINE)
+        given = self.values[base] / promised if promised > _REPLACING else 1.0
+        return promise(levers, kept) - given * promise(base, kept) - _REPLACING
+
+    def _has_disappointed(self, option: Option) -> bool:
+        """Whether a set with it is not faster than the same without it, or failed where that works."""
+        for levers in self.tried:
+            without = levers - {option.name}
+            if option.name not in levers or without not in self.values or self._is_new(levers):
+                continue
+            difference = self.measured.difference(levers, without)
+            if levers in self.measured.failed or (difference and difference.value < LEAST_GAIN):
+                return True
+        return False
+
+    def _is_settled_by(self, launch: TunedLaunch) -> bool:
+        """Whether a launch of exploring says what a set is worth: one that was disturbed is made once more."""
+        again = self.measured.made(launch.levers) > 1
+        return launch.stage.kind == "explore" and (launch.log_rate is None or launch.is_quiet or again)
+
+    def _is_new(self, levers: Combination) -> bool:
+        made = [launch for launch in self.measured.launches if launch.levers == levers]
+        return self.search.can_run(levers) and not any(map(self._is_settled_by, made))
 
     def unpromising(self) -> frozenset[str]:
         """Levers of which nothing is expected on top of the best, however much time there is."""
-        best = self.best if self.search.combine else BASELINE
+        base = self.best if self.search.combine else BASELINE
         return frozenset(
             option.name
             for option in self.search.options
-            if option.name not in best
-            and self._expected(self.search.with_option(best, option), best).improvement(LEAST_GAIN) <= _WORTH
+            if option.name not in base
+            and self.search.promise(self.search.with_option(base, option), base) <= _WORTH
         )
 
-    def _neighbours(self, best: Combination) -> set[Combination]:
-        """Combinations with one option more; and what is compiled also with another one that is compiled in.
+    # Time
 
-        Compiling takes long, and again for every other precision: the two are better chosen together.
-        """
-        usable = [option for option in self.search.options if not self._failed(option)]
-        single = {
-            self.search.with_option(best, option): option for option in usable if option.name not in best
-        }
-        neighbours = set(single)
-        for levers in single if self.search.combine else ():
-            program = self.search.program(levers)
-            if program is not None and program != self.search.program(best):
-                pairs = {self.search.with_option(levers, option) for option in usable}
-                neighbours |= {pair for pair in pairs if self._are_better_together(pair, levers)}
-        return {
-            levers
-            for levers in neighbours
-            if levers != best
-            and not self.deciding.count(levers)
-            and levers not in self.measured.failed
-            and self.search.can_run(levers)
-        }
+    def _fits(self, levers: Combination, base: Combination) -> bool:
+        """Whether a launch leaves time to measure the best and the settings as they are once more."""
+        if self.remaining_s is None:
+            return True
+        again_s = max(self._pair_s(self.best), 0.0)
+        return self.costs.of(levers, base) + again_s <= self.remaining_s
 
-    def _are_better_together(self, pair: Combination, levers: Combination) -> bool:
-        """Whether a lever more changes what is compiled, and is sure to be worth it by its card."""
-        if self.search.program(pair) == self.search.program(levers):
-            return False
-        host = self._host_share(self.base)
-        return self.search.model.gain(pair, levers, host).mean > _TOGETHER
+    def _pair_s(self, levers: Combination) -> float:
+        return self.costs.of(levers) + self.costs.of(BASELINE) if levers else 0.0
 
-    def _worth(self, levers: Combination, best: Combination) -> float:
-        """The expected improvement; 0 where it is not worth a launch."""
-        worth = self._expected(levers, best).improvement(LEAST_GAIN)
-        if worth > _WORTH:
-            return worth
-        asked = [option for option in self.search.options if option.asked and option.name in levers - best]
-        return 1e-9 if len(levers - best) == 1 and any(not self._was_tried(o) for o in asked) else 0.0
+    # The race
 
-    def _host_share(self, base: Combination) -> float | None:
-        """The host's share of the base's step, by launches on top of it whose limit was the host."""
-        if base not in self._host_shares:
-            shares = [
-                share
-                for levers in self.built_on(base)
-                if (difference := self._difference(levers, base)) is not None
-                and (share := self.search.model.host_share(levers, base, math.exp(-difference.value)))
-            ]
-            self._host_shares[base] = min(1.0, statistics.median(shares)) if shares else None
-        return self._host_shares[base]
+    @cached_property
+    def race(self) -> TunedLaunches:
+        return self.measured.of_stages(("confirm",))
 
-    def _failed(self, option: Option) -> bool:
-        """Whether the option made a launch fail, or its loss differ, where the others had not."""
-        return any(
-            launch.levers - launch.base == {option.name}
-            for launch in self.measured.launches
-            if launch.levers in self.measured.failed and launch.stage.kind == "explore"
-        )
-
-    def _was_tried(self, option: Option) -> bool:
-        return any(option.name in launch.levers for launch in self.measured.launches)
-
-    def _expected(self, levers: Combination, base: Combination) -> Gain:
-        """What levers promise: by their cards and the facts, and by what they gave on another base."""
-        gain = self.search.model.gain(levers, base, self._host_share(base))
-        added = levers - base
-        if len(added) > 1:  # what is chosen together is chosen by its mean, not for being uncertain
-            slow = [lever for lever in added if self.search.program(frozenset({lever})) is not None]
-            alone = self.search.model.gain(base | set(slow), base, self._host_share(base))
-            return Gain(gain.mean, min(gain.deviation, alone.deviation))
-        earlier = self._tested_on(next(iter(added))) if base < levers else None
-        if earlier is None:
-            return gain
-        measured = self._difference(*earlier)
-        assert measured is not None
-        then = self.search.model.gain(*earlier, self._host_share(earlier[1])).mean
-        ratio = min(3.0, max(0.5, gain.mean / then)) if then * gain.mean > 0.0 else 1.0
-        mean = measured.value * ratio
-        return Gain(mean, math.hypot(0.3 * mean, measured.contrast.deviation) + gain.deviation * 0.25)
-
-    def _tested_on(self, lever: str) -> tuple[Combination, Combination] | None:
-        """The last combination in which a lever alone was new, and its base."""
-        tested = [
-            (launch.levers, launch.base)
-            for launch in self.measured.launches
-            if launch.stage.kind == "explore"
-            and launch.log_rate is not None
-            and launch.levers - launch.base == {lever}
-            and launch.base < launch.levers
-            and self._difference(launch.levers, launch.base) is not None
-        ]
-        return tested[-1] if tested else None
-
-    # Refining
-
-    def refine(self) -> NextLaunch | None:
-        """One more launch of the lever that may matter most, or of what it is compared with; first of what
-        was launched under another load than that."""
-        base = self.best
-        undecided = [levers for levers in self.built_on(base) if self._may_matter(levers, base)]
-        undecided.sort(key=lambda levers: -self._optimistic(levers, base))
-        for levers in (*self._under_other_load(base), *undecided):
-            following = self._in_turn(levers, base)
-            if self.deciding.made(following) >= self.search.most_launches:
-                continue
-            if self._fits(self.costs.of(following, base), self._confirming_s(levers)):
-                return NextLaunch(levers=following, stage=REFINE, base=base, at_most_s=self.remaining_s)
+    def raced(self) -> NextLaunch | None:
+        """One more launch of what is still in the race, whichever has had the fewest."""
+        runners = self.runners()
+        counts = {levers: self.race.made(levers) for levers in runners}
+        order = {levers: place for place, levers in enumerate(runners)}
+        for levers in sorted(runners, key=lambda levers: (counts[levers], order[levers])):
+            is_affordable = self.remaining_s is None or self.costs.of(levers, self.best) <= self.remaining_s
+            if counts[levers] < self.search.most_launches and is_affordable:
+                return NextLaunch(levers=levers, stage=CONFIRM, base=self.best, at_most_s=self.remaining_s)
         return None
 
-    def _under_other_load(self, base: Combination) -> list[Combination]:
-        """What was measured on top of a base, and cannot be compared with it."""
-        built = {
-            launch.levers
-            for launch in self.deciding.launches
-            if launch.base == base and launch.levers != base and launch.log_rate is not None
-        }
-        unknown = [
-            levers for levers in built - self.measured.failed if self._difference(levers, base) is None
-        ]
-        return sorted(unknown, key=sorted)
+    def runners(self) -> list[Combination]:
+        """What is still in the race, the most needed first; empty where everything is settled."""
+        best = self.best
+        if not best:
+            return self._bounding()
+        others = [levers for levers in self._against(best) if not self._is_settled(levers, best)]
+        enough = self.race.made(best) >= self.search.most_launches
+        needs_pair = len(self.race.pairs(best, BASELINE)) < self.search.most_launches and not enough
+        if not others and not needs_pair:
+            return []
+        return list(dict.fromkeys([best, BASELINE, *others])) if needs_pair else [best, *others]
 
-    def tighten(self) -> NextLaunch | None:
-        """Where nothing is faster: one more launch of what may still be, so that the bound says more."""
-        if self.best:
-            return None
-        bounds = {
-            levers: difference.high(_BOUND_ERROR)
-            for levers in self.built_on(BASELINE)
-            if (difference := self._difference(levers, BASELINE)) is not None
-        }
-        for levers in sorted(bounds, key=lambda levers: -bounds[levers]):
-            if bounds[levers] <= math.log1p(self.search.threshold):
-                return None
-            following = self._in_turn(levers, BASELINE)
-            allowed = self.deciding.made(following) < self.search.most_launches
-            if allowed and self._fits(self.costs.of(following), 0.0):
-                return NextLaunch(levers=following, stage=REFINE, at_most_s=self.remaining_s)
+    def _against(self, best: Combination) -> list[Combination]:
+        """The best without what it may not need, the least promising part first; and what is as fast."""
+        promises = {name: self.search.promise(best, best - {name}) for name in best}
+        idle = frozenset(name for name in best if promises[name] <= _WORTH)
+        without = [best - idle] if len(idle) > 1 else []
+        without += [best - {name} for name in sorted(best, key=lambda name: (promises[name], name))]
+        usable = [levers for levers in without if levers and levers not in self.measured.failed]
+        near = [levers for levers in self.values if levers not in (best, BASELINE)]
+        rivals = [levers for levers in near if self.errors_behind(levers, best) < _RIVAL]
+        return list(dict.fromkeys([*filter(self.search.can_run, usable), *rivals]))
+
+    def _is_settled(self, levers: Combination, best: Combination) -> bool:
+        """Whether a set is slower than the best for sure."""
+        return bool(self.measured.count(levers)) and self.errors_behind(levers, best) > _SETTLED
+
+    def errors_behind(self, levers: Combination, best: Combination) -> float:
+        """By how many standard errors the best is faster."""
+        difference = self.measured.difference(best, levers)
+        if difference is None:
+            return 0.0
+        return difference.value / max(difference.contrast.deviation, 1e-12)
+
+    def _bounding(self) -> list[Combination]:
+        """Where nothing is faster: what may still be, until that is ruled out or half of the time is over."""
+        spent_s = sum(launch.duration_s for launch in self.measured.launches)
+        if self.remaining_s is not None and spent_s > _HALF * (spent_s + self.remaining_s):
+            return []
+        differences = {levers: self.measured.difference(levers, BASELINE) for levers in self.values if levers}
+        highs = {levers: d.high(_END_OF_INTERVAL) for levers, d in differences.items() if d is not None}
+        doubtful = [levers for levers in highs if highs[levers] > math.log1p(self.search.threshold)]
+        return [BASELINE, *sorted(doubtful, key=lambda levers: -highs[levers])[:1]] if doubtful else []
+
+
+def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
+    """What the launches so far allow to say."""
+    if not measured.count(BASELINE):
+        return Conclusion(support={})
+    position = SearchPosition(search=search, measured=measured)
+    fastest, winner = position.best, _simplest(position)
+    pairs = len(position.race.pairs(winner, BASELINE)) if winner else 0
+    # New launches alone support a claim: the others chose the winner.
+    claiming = position.race if pairs else measured
+    gain = measured.difference(winner, BASELINE, among=claiming) if winner else None
+    alpha = _CLAIM if pairs else _alpha(len(measured.combinations) - 1)
+    recommended = gain is not None and gain.value > LEAST_GAIN and gain.low(alpha) > 0.0
+    return Conclusion(
+        winner=winner,
+        recommended=recommended,
+        gain=gain,
+        is_confirmed=pairs > 0,
+        support={lever: _support(position, lever, winner) for lever in sorted(winner)},
+        dropped=fastest - winner,
+        unpromising=position.unpromising(),
+        at_most=None if recommended else _at_most(position),
+    )
+
+
+def _simplest(position: SearchPosition) -> Combination:
+    """The set of fewest levers than which none is faster by more than a standard error."""
+    values = position.values
+    near = [
+        levers
+        for levers in values
+        if all(position.errors_behind(levers, other) <= 1.0 for other in values if other != levers)
+    ]
+    return min(near or [position.best], key=lambda levers: (len(levers), -values[levers]))
+
+
+def _support(position: SearchPosition, lever: str, winner: Combination) -> Support:
+    difference = position.measured.difference(winner, winner - {lever})
+    if difference is None:
+        return "untested"
+    return "confirmed" if difference.low(_ERROR) > 0.0 else "when added"
+
+
+def _at_most(position: SearchPosition) -> float | None:
+    """What the fastest of all that was tried may gain at most, by the most doubtful of them."""
+    differences = [position.measured.difference(levers, BASELINE) for levers in position.values if levers]
+    known = [difference for difference in differences if difference is not None]
+    if not known:
         return None
+    alpha = _alpha(len(known))
+    return max(0.0, math.expm1(max(difference.high(alpha) for difference in known)))
 
-    def _in_turn(self, levers: Combination, base: Combination) -> Combination:
-        """Whichever of the two has fewer launches; the base where they have as many."""
-        return base if self.deciding.made(base) <= self.deciding.made(levers) else levers
 
-    def _optimistic(self, levers: Combination, base: Combination) -> float:
-        gain = self._posterior(levers, base)
-        return gain.mean + _OPTIMISM * gain.deviation
-
-    def _may_matter(self, levers: Combination, base: Combination) -> bool:
-        return self._optimistic(levers, base) > math.log1p(self.search.threshold)
-
-    # Confirming
-
-    def confirm(self) -> NextLaunch | None:
-        """One more launch of what the claim rests on; None where it is settled."""
-        confirmed = self.confirmed
-        for levers in confirmed.missing():
-            if self._fits(self.costs.of(levers, self.best), 0.0):
-                return NextLaunch(
-                    levers=levers, stage=CONFIRM, base=confirmed.winner, at_most_s=self.remaining_s
-                )
-        return None
-
-    @property
-    def confirmed(self) -> Confirmation:
-        return self.confirmation_of(self.best)
-
-    def confirmation_of(self, chosen: Combination) -> Confirmation:
-        """What new launches say of a combination."""
-        return Confirmation(
-            measured=self.measured,
-            deciding=self.deciding,
-            chosen=chosen,
-            most_launches=self.search.most_launches,
-            can_run=self.search.can_run,
-            costs=self.costs,
-            remaining_s=self.remaining_s,
-        )
+def _alpha(tried: int) -> float:
+    """The error of a bound on one of several: that of an interval, or less."""
+    return min(_END_OF_INTERVAL, _ERROR / max(1, tried))

@@ -6,6 +6,7 @@ they differ, and a usual spread counts as a few launches more. Early on that kee
 chance from proving anything.
 """
 
+import itertools
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ BASELINE: Combination = frozenset()
 _USUAL_DEVIATIONS = {"cpu": 0.02, "cuda": 0.01}
 _LOADED_DEVIATION = 0.1  # where other processes use the machine
 _USUAL_FREEDOM = 2.0  # as if so many launches more had shown it
-_USUAL_FREEDOM_OF_PAIRS = 1.0
+_USUAL_FREEDOM_OF_PAIRS = 2.0
 _NEAR = 6  # launches apart, at most, in a pair
 
 
@@ -35,12 +36,13 @@ class TunedLaunch:
     base: Combination = BASELINE  # what a lever was added to
     refused: bool = False  # its loss differs
     cut_short: bool = False  # ended because its time was over: with more time it may work
+    restarted: bool = False  # a beginning of an epoch took part of its time
     cell: Cell | None = None  # what others used meanwhile; None is unknown
 
     @property
     def is_quiet(self) -> bool:
-        """Whether other load did not disturb it, as far as is known."""
-        return self.cell is None or self.cell.is_quiet
+        """Whether nothing disturbed it, as far as is known."""
+        return not self.restarted and (self.cell is None or self.cell.is_quiet)
 
     def is_alike(self, other: "TunedLaunch") -> bool:
         """Whether others loaded the machine alike during both."""
@@ -179,7 +181,8 @@ class TunedLaunches:
         return [(place, launch) for place, launch in enumerate(self.launches) if launch.log_rate is not None]
 
     def _pair_spread(self) -> tuple[float, float]:
-        """The sum of squares of differences of pairs, and its degrees of freedom."""
+        """The sum of squares of differences of pairs, and its degrees of freedom: how pairs differ among each
+        other, and how a launch differs from the one before of the same combination."""
         freedom = _USUAL_FREEDOM_OF_PAIRS  # other load makes rounds differ, and hardly pairs of one round
         squares = 2.0 * freedom * min(self.usual_deviation, _USUAL_DEVIATIONS["cpu"]) ** 2
         for levers in self.combinations:
@@ -187,6 +190,9 @@ class TunedLaunches:
             if len(differences) > 1:
                 squares += (len(differences) - 1) * statistics.variance(differences)
                 freedom += len(differences) - 1
+            for before, after in itertools.pairwise(self._rates[levers]):
+                squares += (after - before) ** 2
+                freedom += 1
         return squares, freedom
 
 

@@ -57,7 +57,8 @@ class Copying:
         lever=Lever(
             tries=(True,),
             needs=("cuda", "loader"),
-            expects=(ExpectedEffect(factors={"load": 0.65}, source=_H200),),
+            in_bundle=(True,),
+            expects=(ExpectedEffect(factors={"copy": 0.4}, source=_H200),),
             code=loader_argument("pin_memory"),
         ),
     )
@@ -67,11 +68,12 @@ class Copying:
         lever=Lever(
             tries=(True,),
             needs=("cuda", "loader"),
+            in_bundle=(True,),
             expects=(
                 ExpectedEffect(
-                    factors={"load": 1.0},
+                    factors={"copy": 1.0},
                     company=("pin_memory", (True,)),
-                    together={"load": 0.95},
+                    together={"copy": 0.95},
                     source=_H200,
                 ),
             ),
@@ -86,9 +88,9 @@ class Copying:
             needs=("cuda", "loader"),
             expects=(
                 ExpectedEffect(
-                    factors={"load": 1.0},
+                    factors={"copy": 1.0},
                     company=("pin_memory", (True,)),
-                    together={"load": 0.95},
+                    together={"copy": 0.95},
                     source=_H200,
                 ),
             ),

@@ -8,8 +8,6 @@ from scalescope.catalog.code_lines import Code, ScriptContext, argument, code
 from scalescope.catalog.setting import ExpectedEffect, Lever, setting
 from scalescope.errors import BadInput
 
-_SHARED = "processes share the work, on cores of their own"
-
 
 def loader_argument(name: str) -> Callable[[bool | int | None, ScriptContext], Code]:
     """A setting that is the keyword argument of that name; without a value, nothing."""
@@ -32,14 +30,10 @@ class Input:
         high=1024,
         none_word="auto",
         lever=Lever(
-            tries=(0, 1, 2, 4),
+            tries=(1, 2, 4, 8, 12, 16),
             needs=("loader",),
-            expects=(
-                ExpectedEffect(value=0, factors={"load": 1.1}, source=_SHARED),
-                ExpectedEffect(value=1, factors={"load": 0.9}, source=_SHARED),
-                ExpectedEffect(value=2, factors={"load": 0.5}, source=_SHARED),
-                ExpectedEffect(value=4, factors={"load": 0.27}, source=_SHARED),
-            ),
+            sets_processes=True,
+            in_bundle=(1, 2, 4, 8, 12, 16),
             code=loader_argument("num_workers"),
         ),
     )
@@ -49,8 +43,9 @@ class Input:
         lever=Lever(
             tries=(True,),
             needs=("workers",),
+            in_bundle=(True,),
             expects=(
-                ExpectedEffect(factors={"load": 1.0}, source="only the beginning of an epoch is shorter"),
+                ExpectedEffect(factors={"prepare": 1.0}, source="only the beginning of an epoch is shorter"),
             ),
             code=loader_argument("persistent_workers"),
         ),
@@ -63,7 +58,9 @@ class Input:
         lever=Lever(
             tries=(4, 8),
             needs=("workers",),
-            expects=(ExpectedEffect(factors={"load": 0.98}, source="evens out batches of different length"),),
+            expects=(
+                ExpectedEffect(factors={"prepare": 0.98}, source="evens out batches of different length"),
+            ),
             code=loader_argument("prefetch_factor"),
         ),
     )

@@ -37,6 +37,7 @@ class MemoryFormat:
             needs=("convolutions",),
             changes="rounding",
             is_compiled_in=True,
+            in_bundle=("channels_last",),
             expects=(
                 ExpectedEffect(
                     device="cuda",

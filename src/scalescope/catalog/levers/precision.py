@@ -46,6 +46,7 @@ class Precision:
             tries=("tf32", "bf16", "fp16"),
             changes="rounding",
             is_compiled_in=True,
+            in_bundle=("bf16",),
             expects=(
                 ExpectedEffect(value="tf32", device="cuda", factors={"products": 0.35}, source=_H200),
                 ExpectedEffect(

@@ -5,8 +5,8 @@ from typing import Literal
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.tuning.conclusion import Support
 from scalescope.analysis.tuning.loss_check import LossCheck
+from scalescope.analysis.tuning.search import Support
 from scalescope.analysis.verdicts import Verdict
 from scalescope.catalog.setting import Change
 from scalescope.experiment.trial import Trial

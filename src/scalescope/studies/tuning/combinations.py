@@ -32,9 +32,17 @@ class Combinations:
 
     @property
     def options(self) -> tuple[Option, ...]:
-        return tuple(
-            Option(name=text, setting=candidate.name, asked=candidate.asked)
-            for text, candidate in self.candidates.items()
+        return tuple(self._option(text, candidate) for text, candidate in self.candidates.items())
+
+    def _option(self, text: str, candidate: Candidate) -> Option:
+        lever = self._settings[candidate.name].lever
+        return Option(
+            name=text,
+            setting=candidate.name,
+            asked=candidate.asked,
+            in_bundle=lever is not None and candidate.value in lever.in_bundle,
+            needs_promise=lever is not None and lever.sets_processes,
+            compiles=lever is not None and lever.starts_slowly,
         )
 
     def without_use(self, absent: Mapping[Need, str]) -> dict[str, str]:
@@ -115,6 +123,9 @@ class Combinations:
         for text, candidate in self.candidates.items():
             lever = self._settings[candidate.name].lever
             value = candidate.value if not isinstance(candidate.value, Mapping) else None
+            if lever is not None and lever.sets_processes and value is not None:
+                effects[text] = LeverEffect(processes=int(value))
+                continue
             expected = None if lever is None else lever.expected(value, self.baseline.device)
             if expected is None:
                 continue

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.training.activity import activities_of
+from scalescope.analysis.training.loading import LoaderFacts, loading_of
 from scalescope.analysis.training.model_facts import model_facts
-from scalescope.analysis.tuning.step_model import Parts, parts_of_step
+from scalescope.analysis.tuning.step_model import StepParts, parts_of_step
 from scalescope.catalog.setting import Need
 from scalescope.experiment.ablations import without_communication
 from scalescope.experiment.trial import Trial
@@ -14,11 +15,12 @@ from scalescope.results.ranks.attach_job import OBSERVED
 from scalescope.results.result import RankRecord, Result
 
 _BARE_SHARE = 0.75  # of a bare matrix product's speed that the products of a model usually reach
+_COPIED_PER_S = {False: 6e9, True: 2e10}  # bytes, from pageable and from page-locked memory
 _USUAL_COMMUNICATION = 0.3  # of a step of several ranks
 _LEAST_PRODUCTS, _MOST_PRODUCTS = 0.2, 0.95
 
 
-def parts_of_trial(results: Iterable[Result], trial: Trial, baseline: Trial) -> Parts | None:
+def parts_of_trial(results: Iterable[Result], trial: Trial, baseline: Trial) -> StepParts | None:
     """The parts of a trial's step as shares of it; None where no launch of it is finished."""
     results = list(results)
     measured = {configuration.trial.trial_id: configuration for configuration in configurations(results)}
@@ -27,19 +29,40 @@ def parts_of_trial(results: Iterable[Result], trial: Trial, baseline: Trial) -> 
         return None
     step_s = configuration.step_time_s.value
     host_s = _host_s(results, trial)
-    input_share = min(1.0, host_s.get("input", 0.0) / step_s)
+    loading = _loading(results, trial)
+    batches = max(1.0, trial.settings.get("accumulation_steps") or 1.0)
+    input_share = min(1.0, batches * (loading.wait_s or 0.0) / step_s) if loading else 0.0
+    copy_share = _copy_share(loading, step_s / batches) if trial.on_gpu else 0.0
     busy = configuration.telemetry.gpu_utilization if trial.on_gpu else None
     if busy is not None:
         input_share = min(input_share, max(0.0, 1.0 - busy))  # what a busy GPU waits for is not input
+        copy_share = min(copy_share, max(0.0, 1.0 - busy - input_share))
     communication_share = _communication_share(measured, trial, baseline)
-    computing_s = step_s * max(0.0, 1.0 - input_share - communication_share)
+    computing_s = step_s * max(0.0, 1.0 - input_share - copy_share - communication_share)
+    prepare_s = None if loading is None else loading.prepare_s
     return parts_of_step(
         input_share=input_share,
+        copy_share=copy_share,
         communication_share=communication_share,
         busy_share=busy,
         products_share=_products_share(configuration),
         optimizer_share=None if trial.on_gpu else _optimizer_share(host_s, computing_s),
+        prepare_share=None if prepare_s is None else batches * prepare_s / step_s,
+        processes=0 if loading is None else loading.workers or 0,
     )
+
+
+def _loading(results: Iterable[Result], trial: Trial) -> LoaderFacts | None:
+    """The loader of the trial's first launch."""
+    ranks = next((r.ranks for r in results if r.status == "ok" and r.trial_id == trial.trial_id), ())
+    return loading_of(ranks)
+
+
+def _copy_share(loading: LoaderFacts | None, batch_s: float) -> float:
+    """The share of copying a batch, from its bytes: the host's clock also counts waiting for the GPU."""
+    if loading is None or not loading.batch_bytes:
+        return 0.0
+    return min(0.5, loading.batch_bytes / _COPIED_PER_S[bool(loading.pinned)] / batch_s)
 
 
 def _optimizer_share(host_s: dict[str, float], computing_s: float) -> float | None:

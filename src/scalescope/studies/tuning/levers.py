@@ -89,6 +89,8 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
                 inapplicable.append(Inapplicable(text=shown(setting.name, value), reason=str(error)))
                 continue
             reason = _why_not_worth_trying(candidate, baseline, machine, typed=typed)
+            if reason is None and not typed:
+                reason = _too_many_processes(setting, value, baseline, machine)
             if reason is not None:
                 inapplicable.append(Inapplicable(text=candidate.text, reason=reason))
             else:
@@ -126,6 +128,14 @@ def _why_not_worth_trying(
         return None
     reasons = "; ".join(emulation_text(support, candidate.trial.device) for support in emulated)
     return f"{reasons}; --levers {candidate.name}={candidate.value} tries it"
+
+
+def _too_many_processes(setting: Setting, value: Value, baseline: Trial, machine: Machine) -> str | None:
+    """Why so many loader processes are not tried: all ranks of a host share its cores."""
+    if setting.lever is None or not setting.lever.sets_processes or not isinstance(value, int):
+        return None
+    ranks = baseline.world_size if machine.ranks_per_node is None else machine.ranks_per_node
+    return f"more processes than the {machine.cores} cores" if value * ranks > machine.cores else None
 
 
 def _wanted(

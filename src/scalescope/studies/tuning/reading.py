@@ -5,9 +5,9 @@ import math
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_contrast, ratio_of_logs
-from scalescope.analysis.tuning.conclusion import Conclusion, conclude
 from scalescope.analysis.tuning.loss_check import LossCheck
 from scalescope.analysis.tuning.losses import loss_of
+from scalescope.analysis.tuning.search import Conclusion, conclude
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, SpeedDifference, TunedLaunches
 from scalescope.analysis.verdicts import FASTER, INCONCLUSIVE, LEAST_EFFECT, NO_DIFFERENCE, SLOWER, Verdict
 from scalescope.experiment.ablations import without_communication

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.rounds import cell_of
-from scalescope.analysis.tuning.conclusion import conclude
 from scalescope.analysis.tuning.loss_check import LossCheck
 from scalescope.analysis.tuning.losses import loss_of
-from scalescope.analysis.tuning.search import EXPLORE, NextLaunch, TuningSearch
-from scalescope.analysis.tuning.step_model import Parts, StepModel
+from scalescope.analysis.tuning.search import EXPLORE, NextLaunch, TuningSearch, conclude
+from scalescope.analysis.tuning.step_model import StepModel, StepParts
 from scalescope.analysis.tuning.tuned_launches import (
     BASELINE,
     Combination,
@@ -41,7 +40,6 @@ _SCALING_LAUNCHES = 3
 _PURPOSES = {
     "baseline": "measuring",
     "explore": "trying",
-    "refine": "repeating",
     "confirm": "confirming",
 }
 _BASELINE_TRIES = 2
@@ -68,7 +66,7 @@ class Search:
         self.threshold = threshold
         self._combine = combine
         self.losses = losses
-        self._parts: dict[tuple[str, int], Parts | None] = {}
+        self._parts: dict[tuple[str, int], StepParts | None] = {}
 
     def next_launches(self, run: Run, remaining_s: float | None) -> tuple[Launch, ...]:
         """The next launch; none when the search is over."""
@@ -93,7 +91,7 @@ class Search:
         """The levers by what they promise before anything is known of the job, the most first."""
         model = StepModel(parts_of=lambda levers: None, effects=self.combinations.effects())
         gains = {text: model.gain(frozenset({text})) for text in self.combinations.candidates}
-        return sorted(gains, key=lambda text: -gains[text].improvement())
+        return sorted(gains, key=lambda text: -gains[text])
 
     def _launch(self, run: Run, step: NextLaunch) -> Launch:
         trial = self.combinations.trial_with(step.levers)
@@ -153,7 +151,7 @@ class Search:
             label="measuring without communication",
         )
 
-    def _parts_of(self, run: Run, levers: Combination) -> Parts | None:
+    def _parts_of(self, run: Run, levers: Combination) -> StepParts | None:
         trial = self.combinations.trial_with(levers)
         if trial is None:
             return None

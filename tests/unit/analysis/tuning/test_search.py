@@ -1,44 +1,59 @@
-"""The search of `tune`: which launch comes next, and what is the best so far."""
+"""The search of `tune`: an expert's order, the race, and what may be recommended."""
 
-import dataclasses
+import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalescope.analysis.tuning.conclusion import conclude
-from scalescope.analysis.tuning.search import NextLaunch, Option, SearchPosition, TuningSearch
+from scalescope.analysis.tuning.search import (
+    LEAST_GAIN,
+    Conclusion,
+    NextLaunch,
+    Option,
+    SearchPosition,
+    TuningSearch,
+    conclude,
+)
 from scalescope.analysis.tuning.step_model import LeverEffect, StepModel, parts_of_step
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, TunedLaunch, TunedLaunches
 from scalescope.results.other_load import OtherLoad
 from tests.builders.results import combination, launch, launches
 
 EFFECTS = {
-    "a": LeverEffect(factors={"products": 0.5}),
-    "a2": LeverEffect(factors={"products": 0.48}),
-    "b": LeverEffect(factors={"kernels": 0.5}),
-    "c": LeverEffect(factors={"optimizer": 0.5}),
-    "slow": LeverEffect(factors={"kernels": 0.6}),
-    "useless": LeverEffect(factors={"load": 0.5}),
+    "half": LeverEffect(factors={"products": 0.3, "host": 1.2}),
+    "fused": LeverEffect(factors={"optimizer": 0.5}),
+    "workers": LeverEffect(processes=4),
+    "compiled": LeverEffect(factors={"kernels": 0.6}),
+    "graphs": LeverEffect(factors={"kernels": 0.62, "host": 0.2}),
+    "other": LeverEffect(factors={"kernels": 0.8}),
+    "single": LeverEffect(factors={"products": 0.35}),
+    "worse": LeverEffect(factors={"kernels": 1.3}),
 }
-SETTINGS = {"a2": "a"}
+BUNDLED, COMPILING = ("half", "fused", "workers"), ("compiled", "graphs")
+SETTINGS = {"single": "half", "graphs": "compiled"}
+NOW = launch("", 0.0)
 
 
-def search(*names: str, **options: Any) -> TuningSearch:
-    """A search over levers by name; `slow` compiles."""
+def search(*names: str, parts: Any = None, **options: Any) -> TuningSearch:
     return TuningSearch(
-        options=[Option(name=name, setting=SETTINGS.get(name, name)) for name in names],
-        model=StepModel(parts_of={BASELINE: parts_of_step()}.get, effects=EFFECTS),
-        program=lambda levers: levers & {"slow", "a"} if "slow" in levers else None,
+        options=[
+            Option(
+                name=name,
+                setting=SETTINGS.get(name, name),
+                in_bundle=name in BUNDLED,
+                needs_promise=name == "workers",
+                compiles=name in COMPILING,
+            )
+            for name in names
+        ],
+        model=StepModel(parts_of={BASELINE: parts or parts_of_step()}.get, effects=EFFECTS),
+        program=lambda levers: levers & {"half", *COMPILING} if levers & set(COMPILING) else None,
         **options,
     )
-
-
-def explored(names: str, log_rate: float | None, base: str = "", **options: Any) -> TunedLaunch:
-    return launch(names, log_rate, base=base, **options)
 
 
 def following(tuning: TuningSearch, *made: TunedLaunch, remaining_s: float | None = None) -> NextLaunch:
@@ -47,301 +62,208 @@ def following(tuning: TuningSearch, *made: TunedLaunch, remaining_s: float | Non
     return step
 
 
-NOW = launch("", 0.0)
+def explored(names: str, log_rate: float | None, base: str = "", **rest: Any) -> TunedLaunch:
+    return launch(names, log_rate, base=base, **rest)
+
+
+def raced(names: str, log_rate: float, base: str, **rest: Any) -> TunedLaunch:
+    return launch(names, log_rate, base=base, kind="confirm", **rest)
 
 
 def test_the_baseline_comes_first_whatever_time_there_is() -> None:
     for remaining_s in (None, 1000.0, 0.5):
-        step = following(search("a"), remaining_s=remaining_s)
+        step = following(search("half"), remaining_s=remaining_s)
         assert (step.levers, step.stage.kind, step.at_most_s) == (BASELINE, "baseline", remaining_s)
 
 
-def test_the_most_promising_lever_is_tried_first_on_the_best_so_far() -> None:
-    levers = search("c", "b", "a")
-    first = following(levers, NOW)
-    assert (first.levers, first.stage.kind, first.base) == (combination("a"), "explore", BASELINE)
-    second = following(levers, NOW, explored("a", 0.36))
-    assert (second.levers, second.base) == (combination("a+b"), combination("a"))
+def test_then_what_an_expert_writes_at_once_and_then_the_same_compiled() -> None:
+    levers = search("other", "compiled", "graphs", "half", "fused", "workers")
+    bundle = following(levers, NOW)
+    assert (bundle.levers, bundle.stage.kind) == (
+        combination("half+fused"),
+        "explore",
+    )  # nobody waits for input
+    compiled = following(levers, NOW, explored("half+fused", 0.5))
+    assert (compiled.levers, compiled.base) == (combination("half+fused+compiled"), bundle.levers)
+    again = following(
+        levers, NOW, explored("half+fused", 0.5), explored("half+fused+compiled", None, "half+fused")
+    )
+    assert again.levers == combination("half+fused+graphs")  # the other way to compile
 
 
-def test_what_is_slower_is_not_built_on_and_another_value_takes_the_place_of_one() -> None:
-    step = following(search("a", "b"), NOW, explored("a", -0.2))
-    assert (step.levers, step.base) == (combination("b"), BASELINE)
-    levers = search("a", "a2")
-    assert levers.with_option(combination("a"), levers.options[1]) == combination("a2")
-    step = following(levers, NOW, explored("a", 0.36))
-    assert step.levers == combination("a2")
+def test_facts_choose_processes_and_the_way_to_compile() -> None:
+    waiting = parts_of_step(input_share=0.5)
+    step = following(search("half", "workers", parts=waiting), NOW)
+    assert step.levers == combination("half+workers")
+    idle = parts_of_step(busy_share=0.3)
+    step = following(search("compiled", "graphs", "half", parts=idle), NOW, explored("half", 0.05))
+    assert step.levers == combination("half+graphs")
 
 
-def test_what_cannot_help_is_never_launched_unless_it_was_asked_for() -> None:
-    # Nobody waits for input: the search ends with the baseline.
-    assert search("useless").next_step(launches(NOW), None) is None
-    asked = dataclasses.replace(search("useless"), options=[Option(name="useless", setting="u", asked=True)])
-    assert following(asked, NOW).levers == combination("useless")  # unless it was asked for
-    position = SearchPosition(search=search("a", "useless"), measured=launches(NOW))
-    assert position.unpromising() == {"useless"}
-    position = SearchPosition(search=asked, measured=launches(NOW, explored("useless", 0.0)))
-    assert position.explore() is None
+@pytest.mark.parametrize("log_rate", [None, -0.1])
+def test_a_bundle_that_fails_or_is_slower_is_taken_apart(log_rate: float | None) -> None:
+    levers = search("half", "fused", "compiled")
+    made = [NOW, explored("half+fused", log_rate)]
+    first = following(levers, *made)
+    assert (first.levers, first.base) == (combination("half"), BASELINE)
+    made.append(explored("half", 0.4))
+    assert following(levers, *made).levers == combination("fused")
+    made.append(explored("fused", -0.2))
+    assert following(levers, *made).levers == combination("half+compiled")
 
 
-def test_what_was_only_explored_under_another_load_promises_what_its_card_says() -> None:
+def test_what_remains_is_tried_by_its_promise_and_never_what_promises_harm() -> None:
+    levers = search("worse", "other", "single", "half")
+    made = [NOW, explored("half", 0.5)]
+    step = following(levers, *made)
+    assert step.levers == combination("half+other")
+    made.append(explored("half+other", 0.6, "half"))
+    step = following(levers, *made)
+    assert step.stage.kind == "confirm"  # another value in place of a measured one must promise more
+    position = SearchPosition(search=levers, measured=launches(*made))
+    assert "worse" in position.unpromising()
+    asked = TuningSearch(
+        options=[Option(name="worse", setting="worse", asked=True)],
+        model=StepModel(parts_of=lambda _: None, effects=EFFECTS),
+    )
+    assert following(asked, NOW).levers == combination("worse")
+
+
+def test_the_race_has_the_best_the_baseline_and_the_best_without_its_parts() -> None:
+    levers = search("half", "fused")
+    made = [NOW, explored("half+fused", 0.5)]
+    kinds = []
+    for _ in range(5):
+        step = following(levers, *made)
+        assert step.stage.kind == "confirm"
+        kinds.append(step.levers)
+        made.append(
+            raced("+".join(sorted(step.levers)), {0: 0.0, 1: 0.4, 2: 0.5}[len(step.levers)], "half+fused")
+        )
+    assert kinds[:2] == [combination("half+fused"), BASELINE]
+    assert combination("half") in kinds and combination("fused") in kinds
+
+
+def test_what_is_slower_for_sure_leaves_the_race() -> None:
+    levers = search("half", "fused")
+    made = [
+        NOW,
+        explored("half+fused", 0.5),
+        raced("half+fused", 0.5, "half+fused"),
+        raced("half", 0.1, "half+fused"),
+    ]
+    position = SearchPosition(search=levers, measured=launches(*made))
+    assert combination("half") not in position.runners()
+    assert combination("fused") in position.runners()
+
+
+def test_the_simplest_set_within_a_standard_error_of_the_fastest_is_recommended() -> None:
+    levers = search("half", "fused")
+    made = [NOW]
+    for _ in range(3):
+        made += [
+            raced("half+fused", 0.501, "half+fused"),
+            raced("", 0.0, "half+fused"),
+            raced("half", 0.5, "half+fused"),
+        ]
+    conclusion = conclude(levers, launches(*made))
+    assert (conclusion.winner, conclusion.recommended) == (combination("half"), True)
+    assert conclusion.dropped == combination("fused")
+    assert conclusion.is_confirmed
+    assert conclusion.gain is not None and conclusion.gain.value == pytest.approx(0.5)
+
+
+def test_a_noisy_gain_is_not_recommended_and_bounds_what_was_tried() -> None:
+    made = [NOW, explored("half", 0.02)]
+    conclusion = conclude(search("half"), launches(*made))
+    assert not conclusion.recommended
+    assert conclusion.at_most is not None and conclusion.at_most > 0.02
+    assert conclude(search("half"), launches()) == Conclusion(support={})
+
+
+def test_where_nothing_helps_the_search_ends_by_half_of_the_time() -> None:
+    levers = search("half")
+    made = [launch("", 0.0, duration_s=10.0), explored("half", -0.05, duration_s=10.0)]
+    while (step := levers.next_step(launches(*made), 100.0 - 10.0 * len(made))) is not None:
+        made.append(raced("+".join(step.levers), -0.05 if step.levers else 0.0, "", duration_s=10.0))
+    assert len(made) <= 6
+
+
+def test_what_failed_or_trains_to_another_loss_is_not_built_on() -> None:
+    levers = search("half", "other")
+    made = [NOW, explored("half", 0.9, refused=True)]
+    assert following(levers, *made).levers == combination("other")
+    assert conclude(levers, launches(*made)).winner == BASELINE
+
+
+def test_what_was_measured_under_another_load_alone_is_unknown() -> None:
     quiet = OtherLoad(cores=2, other_cores=0.0, rank_waits=(0.0,))
     busy = OtherLoad(cores=2, other_cores=1.5, rank_waits=(0.5,))
-    made = launches(launch("", 0.0, load=quiet), explored("a", -0.9, load=busy))
-    assert SearchPosition(search=search("a"), measured=made).unpromising() == frozenset()
+    made = launches(launch("", 0.0, load=quiet), explored("half", 0.9, load=busy))
+    assert SearchPosition(search=search("half"), measured=made).best == BASELINE
+    assert not conclude(search("half"), made).recommended
 
 
-def test_time_that_is_left_narrows_what_nothing_may_gain() -> None:
-    """Nothing helps: launches in turns with the baseline, until the bound is below the threshold."""
-    levers = search("a")
-    so_far = [NOW, explored("a", 0.0)]
-    kinds = []
-    while (step := levers.next_step(launches(*so_far), None)) is not None:
-        kinds.append((step.stage.kind, step.levers))
-        so_far.append(dataclasses.replace(NOW, levers=step.levers, stage=step.stage, base=step.base))
-    assert kinds[0] == ("refine", NOW.levers)
-    assert set(kinds) == {("refine", NOW.levers), ("refine", combination("a"))}
-    bound = conclude(levers, launches(*so_far)).at_most
-    before = conclude(levers, launches(*so_far[:2])).at_most
-    assert bound is not None and before is not None and bound < before
+def test_no_launch_is_begun_that_leaves_no_time_for_the_race() -> None:
+    made = [launch("", 0.0, duration_s=10.0), explored("half", 0.5, duration_s=10.0)]
+    step = search("half", "compiled").next_step(launches(*made), 45.0)
+    assert step is not None and step.stage.kind == "confirm"  # compiling takes longer
+    assert search("half", "compiled").next_step(launches(*made), 5.0) is None
 
 
-def test_a_lever_that_failed_changes_the_loss_or_cannot_run_is_passed_over() -> None:
-    step = following(search("a", "b"), NOW, explored("a", None), explored("b", 0.2))
-    assert "a" not in step.levers
-    step = following(search("a", "b"), NOW, explored("a", 0.5, refused=True))
-    assert step.levers == combination("b")
-    position = SearchPosition(
-        search=search("a", "b"), measured=launches(NOW, explored("a", 0.5, refused=True))
-    )
-    assert position.best == BASELINE
-    step = following(search("a", "b", can_run=lambda levers: "a" not in levers), NOW)
-    assert step.levers == combination("b")
+class Machine:
+    """Launches whose true speed is known, with noise."""
+
+    def __init__(self, gains: Callable[[Combination], float], noise: float, seed: int) -> None:
+        self._gains, self._noise, self._draw = gains, noise, random.Random(seed)
+
+    def tuned(self, tuning: TuningSearch, budget_s: float = 180.0) -> tuple[Conclusion, TunedLaunches]:
+        made: list[TunedLaunch] = []
+        left_s = budget_s
+        while (step := tuning.next_step(TunedLaunches(made), left_s)) is not None and left_s > 0.0:
+            rate = self._gains(step.levers) + self._noise * self._draw.gauss(0.0, 1.0)
+            made.append(
+                TunedLaunch(
+                    levers=step.levers, log_rate=rate, duration_s=8.0, stage=step.stage, base=step.base
+                )
+            )
+            left_s -= 8.0
+        measured = TunedLaunches(made)
+        return conclude(tuning, measured), measured
 
 
-def test_what_is_unclear_gets_more_launches_in_turns_with_the_best() -> None:
-    """0.03 is between nothing and the threshold, by far not sure at a spread of 0.05."""
-    made = launches(NOW, explored("c", 0.035), deviation=0.05)
-    tuning = dataclasses.replace(
-        search("c"), model=StepModel(parts_of={BASELINE: parts_of_step()}.get, effects={})
-    )
-    step = tuning.next_step(made, None)
-    assert step is not None
-    assert (step.stage.kind, step.levers) == ("refine", BASELINE)
-    more = launches(*made.launches, launch("", 0.0, kind="refine"), deviation=0.05)
-    again = tuning.next_step(more, None)
-    assert again is not None
-    assert (again.stage.kind, again.levers) == ("refine", combination("c"))
-
-
-def test_the_winner_is_confirmed_in_new_launches_against_the_baseline_and_without_each_lever() -> None:
-    made = [NOW, explored("a", 0.36), explored("a+b", 0.6, base="a")]
-    tuning = search("a", "b")
-    confirmed: list[Combination] = []
-    speeds = {"": 0.0, "a": 0.36, "b": 0.24, "a+b": 0.6}
-    rates = {combination(names): speed for names, speed in speeds.items()}
-    while (step := tuning.next_step(launches(*made), None)) is not None:
-        assert step.stage.kind == "confirm"
-        assert step.base == combination("a+b")
-        confirmed.append(step.levers)
-        rate = rates[step.levers]
-        made.append(
-            dataclasses.replace(NOW, levers=step.levers, log_rate=rate, stage=step.stage, base=step.base)
-        )
-    assert set(confirmed) == set(rates)
-    assert confirmed[:2] == [combination("a+b"), BASELINE]
-
-
-def test_a_lever_that_gives_nothing_when_confirmed_is_dropped() -> None:
-    made = [NOW, explored("a", 0.36), explored("a+b", 0.5, base="a")]
-    for _ in range(2):
-        made += [
-            launch(names, rate, kind="confirm", base="a+b")
-            for names, rate in (("a+b", 0.36), ("", 0.0), ("a", 0.36), ("b", 0.0))
-        ]
-    position = SearchPosition(search=search("a", "b"), measured=launches(*made))
-    assert position.best == combination("a+b")
-    assert position.confirmed.winner == combination("a")
-
-
-def test_a_measurement_that_contradicts_the_card_counts() -> None:
-    """Nothing is expected of `useless`; several standard errors of gain make it part of the best."""
-    position = SearchPosition(search=search("a", "useless"), measured=launches(NOW, explored("useless", 0.2)))
-    assert position.best == combination("useless")
-
-
-def test_time_for_confirming_is_kept_back_and_what_fits_is_tried() -> None:
-    tuning = search("a")
-    assert tuning.next_step(launches(NOW), 35.0) is not None
-    step = following(tuning, NOW, explored("a", 0.36), remaining_s=25.0)
-    assert step.stage.kind == "confirm"
-    slow = search("a", "slow")
-    limited = following(slow, NOW, explored("a", 0.36), remaining_s=300.0)
-    assert limited.levers == combination("a+slow")
-    assert limited.at_most_s is not None and limited.at_most_s < 300.0 - 20.0
-    # Compiling is expected to take 40 s.
-    step = following(search("slow", "c"), NOW, remaining_s=40.0)
-    assert step.levers == combination("c")
-    made = (NOW, explored("a", None, cut_short=True, duration_s=30.0))
-    tuning = search("a")
-    assert tuning.next_step(launches(*made), 40.0) is None
-    assert following(tuning, *made, remaining_s=200.0).levers == combination("a")
-
-
-def test_levers_that_are_not_combined_are_each_added_to_the_baseline() -> None:
-    tuning = search("a", "b", "c", combine=False)
-    made = [NOW, explored("a", 0.36), explored("b", 0.2), explored("c", 0.03)]
-    step = following(tuning, *made)
-    assert len(step.levers) < 2
-    assert SearchPosition(search=tuning, measured=launches(*made)).best == combination("a")
-
-
-def test_what_is_compiled_is_tried_together_with_a_precision_that_is_sure_to_help() -> None:
-    neighbours = SearchPosition(search=search("slow", "a"), measured=launches(NOW))._neighbours(BASELINE)
-    assert neighbours == {combination("slow"), combination("a"), combination("a+slow")}
-
-
-PAIRS = ("", "a+b") * 4
-
-
-def test_an_obvious_gain_is_measured_again_where_time_is_left() -> None:
-    """A launch takes more than a tenth of the time, and nothing else is to do."""
-    made = [NOW, explored("a", 0.36), explored("a+b", 0.6, base="a")]
-    made += [launch("a+b", 0.6, kind="confirm", base="a+b"), launch("", 0.0, kind="confirm", base="a+b")]
-    made += [launch("a", 0.36, kind="confirm", base="a+b")]
-    step = following(search("a", "b"), *made, remaining_s=50.0)
-    assert (step.levers, step.stage.kind) == (BASELINE, "confirm")  # the second pair, in turn
-    made += [launch(levers, 0.0 if not levers else 0.6, kind="confirm", base="a+b") for levers in PAIRS]
-    step = following(search("a", "b"), *made, remaining_s=50.0)
-    assert (step.levers, step.stage.kind) == (combination("b"), "confirm")
-
-
-# Any job
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """A job whose truth is drawn: what each lever multiplies the step by, and which fail."""
-
-    factors: Mapping[str, float]
-    fails: frozenset[str]
-    refused: frozenset[str]
-    launch_s: float
-    compiling_s: float
-    noise: float
-    seed: int
-
-    def launched(self, step: NextLaunch, limit_s: float, draw: random.Random) -> TunedLaunch:
-        duration_s = self.launch_s + (self.compiling_s if "slow" in step.levers else 0.0)
-        cut, failed = duration_s > limit_s, bool(step.levers & self.fails)
-        rate = 0.0
-        for lever in sorted(step.levers):
-            rate -= self.factors[lever]
-        return TunedLaunch(
-            levers=step.levers,
-            log_rate=None if cut or failed else rate + draw.gauss(0.0, self.noise),
-            duration_s=min(duration_s, limit_s),
-            stage=step.stage,
-            base=step.base,
-            refused=bool(step.levers & self.refused) and not (cut or failed),
-            cut_short=cut,
-        )
-
-
-NAMES = ("a", "a2", "b", "c", "slow", "useless")
-JOBS = st.builds(
-    Job,
-    factors=st.fixed_dictionaries({name: st.floats(-0.8, 0.5) for name in NAMES}),
-    fails=st.frozensets(st.sampled_from(NAMES), max_size=3),
-    refused=st.frozensets(st.sampled_from(NAMES), max_size=2),
-    launch_s=st.floats(0.5, 20.0),
-    compiling_s=st.floats(1.0, 100.0),
+@settings(max_examples=60, deadline=None)
+@given(
+    gains=st.dictionaries(st.sampled_from(sorted(EFFECTS)), st.floats(-0.3, 0.6), min_size=2),
     noise=st.floats(0.001, 0.1),
-    seed=st.integers(0, 1000),
+    seed=st.integers(0, 10**6),
 )
-
-
-def searched(
-    tuning: TuningSearch, job: Job, budget_s: float, check: Callable[[list[TunedLaunch], NextLaunch], None]
-) -> tuple[TunedLaunches, float]:
-    """All launches of a search within a budget, and the time they took."""
-    draw = random.Random(job.seed)
-    made: list[TunedLaunch] = []
-    spent_s = 0.0
-    while spent_s < budget_s and len(made) < 200:
-        step = tuning.next_step(TunedLaunches(made), budget_s - spent_s)
-        if step is None:
-            break
-        check(made, step)
-        assert step.at_most_s is not None
-        made.append(job.launched(step, step.at_most_s, draw))
-        spent_s += made[-1].duration_s
-    assert len(made) < 200
-    return TunedLaunches(made), spent_s
-
-
-def check_next(made: list[TunedLaunch], step: NextLaunch) -> None:
-    """What holds for every launch of every search."""
-    assert step.at_most_s is not None and step.at_most_s > 0.0
-    if not made:
-        assert step.levers == BASELINE
-    failed = {done.levers for done in made if done.log_rate is None and not done.cut_short}
-    alone = {
-        lever
-        for done in made
-        if done.stage.kind == "explore" and done.levers in failed and len(done.levers - done.base) == 1
-        for lever in done.levers - done.base
-    }
-    if step.stage.kind == "explore":
-        assert step.levers not in failed - {BASELINE}
-        assert not (step.levers - step.base) & alone
-        assert step.levers not in {done.levers for done in made if done.log_rate is not None} - {BASELINE}
-
-
-@settings(max_examples=25)
-@given(job=JOBS, budget_s=st.floats(5.0, 300.0), combine=st.booleans())
-def test_any_search_keeps_its_rules(job: Job, budget_s: float, combine: bool) -> None:
-    tuning = search(*NAMES, combine=combine)
-    measured, spent_s = searched(tuning, job, budget_s, check_next)
-    assert spent_s <= budget_s * (1.0 + 1e-9)
-    conclusion = conclude(tuning, measured)
-    if conclusion.winner:
-        assert measured.count(conclusion.winner) > 0
-        assert conclusion.winner not in measured.failed
-        assert not conclusion.winner & job.refused
+def test_no_measured_set_is_faster_by_a_standard_error_than_the_recommended_one(
+    gains: dict[str, float], noise: float, seed: int
+) -> None:
+    tuning = search(*gains)
+    conclusion, measured = Machine(lambda levers: sum(gains[name] for name in levers), noise, seed).tuned(
+        tuning
+    )
+    for levers in measured.combinations:
+        difference = measured.difference(levers, conclusion.winner)
+        if difference is not None and conclusion.recommended:
+            assert difference.value <= difference.contrast.deviation + 1e-12
     if conclusion.recommended:
-        assert conclusion.winner
-        assert conclusion.gain is not None and conclusion.gain.value > 0.0
-        assert set(conclusion.support) == conclusion.winner
-    elif len(measured.combinations) > 1:
-        usable = [levers for levers in measured.combinations if levers not in measured.failed]
-        assert (conclusion.at_most is not None) == (len(usable) > 1)
-    if combine is False:
-        assert len(conclusion.winner) < 2
+        assert conclusion.gain is not None and conclusion.gain.value > LEAST_GAIN
 
 
-@settings(max_examples=8)
-@given(job=JOBS, cut=st.integers(0, 12))
-def test_a_search_remembers_nothing_but_its_launches(job: Job, cut: int) -> None:
-    """Interrupted after any launch and begun anew, it goes on as it would have."""
-    first, _ = searched(search(*NAMES), job, 120.0, check_next)
-    made = list(first.launches[:cut])
-    left_s = 120.0 - sum(done.duration_s for done in made)
-    if cut < len(first.launches):
-        step = search(*NAMES).next_step(TunedLaunches(made), left_s)
-        assert step is not None
-        then = first.launches[cut]
-        assert (step.levers, step.stage, step.base) == (then.levers, then.stage, then.base)
+def test_noise_alone_is_hardly_ever_recommended() -> None:
+    tuning = search("half", "fused", "compiled", "other")
+    for noise in (0.005, 0.02, 0.1):
+        claimed = sum(Machine(lambda _: 0.0, noise, seed).tuned(tuning)[0].recommended for seed in range(100))
+        assert claimed <= 3, noise
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_what_truly_helps_is_found(seed: int) -> None:
-    factors = {"a": -0.5, "a2": -0.45, "b": -0.2, "c": 0.0, "slow": 0.3, "useless": 0.0}
-    times = {"launch_s": 5.0, "compiling_s": 30.0, "noise": 0.01}
-    job = Job(factors=factors, fails=frozenset(), refused=frozenset(), seed=seed, **times)
-    tuning = search(*NAMES)
-    # `factors` are of the logarithm of the step: below zero is faster.
-    measured, _ = searched(tuning, job, 300.0, check_next)
-    conclusion = conclude(tuning, measured)
-    assert conclusion.winner == combination("a+b")
-    assert conclusion.recommended and conclusion.is_confirmed
+def test_the_fastest_of_all_is_found_where_effects_add_up() -> None:
+    gains = {"half": 0.5, "fused": 0.05, "compiled": 0.3, "other": 0.1}
+    tuning = search(*gains)
+    machine = Machine(lambda levers: sum(gains[name] for name in levers), 0.005, 3)
+    conclusion, _ = machine.tuned(tuning, budget_s=400.0)
+    assert conclusion.winner == frozenset(gains)
+    assert math.isclose(conclusion.gain.value if conclusion.gain else 0.0, 0.95, abs_tol=0.02)

@@ -32,18 +32,20 @@ def test_nothing_is_known_before_a_launch() -> None:
 def test_a_plain_launch_computes_all_the_time() -> None:
     parts = parts_of_trial([result(ONE, 0.01)], ONE, ONE)
     assert parts is not None
-    assert parts["products"] + parts["kernels"] + parts["optimizer"] == pytest.approx(1.0)
-    assert parts["communication"] == 0.0
-    assert parts["load"] == 0.0
+    assert parts.device == pytest.approx(1.0)
+    assert parts.times["communication"] == 0.0
+    assert parts.times["prepare"] == 0.0
 
 
 def test_waiting_for_input_is_a_share_of_the_step() -> None:
-    parts = parts_of_trial([result(ONE, 0.01, input=0.004, optimizer=0.0006)], ONE, ONE)
+    made = result(ONE, 0.01, input=0.005, optimizer=0.0006)
+    counters = {"loader_s": 0.004, "copy_s": 0.001, "loader/workers": 0}
+    ranks = [dataclasses.replace(record, counters={**record.counters, **counters}) for record in made.ranks]
+    parts = parts_of_trial([dataclasses.replace(made, ranks=ranks)], ONE, ONE)
     assert parts is not None
-    assert parts["load"] == pytest.approx(1.0)
-    device = parts["products"] + parts["kernels"] + parts["optimizer"]
-    assert device == pytest.approx(0.6)
-    assert parts["optimizer"] == pytest.approx(0.06)
+    assert parts.times["prepare"] == pytest.approx(0.4)  # what copying waits for is not input
+    assert parts.device == pytest.approx(0.6)
+    assert parts.times["optimizer"] == pytest.approx(0.06)
 
 
 def test_communication_is_what_the_same_without_it_saves() -> None:
@@ -52,23 +54,23 @@ def test_communication_is_what_the_same_without_it_saves() -> None:
     measured = [result(TWO, 0.010), result(silent, 0.006)]
     parts = parts_of_trial(measured, TWO, TWO)
     assert parts is not None
-    assert parts["communication"] == pytest.approx(0.4)
+    assert parts.times["communication"] == pytest.approx(0.4)
     faster = TWO.replace(precision="bf16")
     parts = parts_of_trial([*measured, result(faster, 0.008)], faster, TWO)
     assert parts is not None
-    assert parts["communication"] == pytest.approx(0.5)  # the same time of a shorter step
+    assert parts.times["communication"] == pytest.approx(0.5)  # the same time of a shorter step
 
 
 def test_a_launch_without_communication_that_is_slower_shows_none() -> None:
     silent = without_communication(TWO)
     assert silent is not None
     parts = parts_of_trial([result(TWO, 0.010), result(silent, 0.011)], TWO, TWO)
-    assert parts is not None and parts["communication"] == 0.0
+    assert parts is not None and parts.times["communication"] == 0.0
 
 
 def test_unknown_communication_of_several_ranks_is_not_none() -> None:
     parts = parts_of_trial([result(TWO, 0.010)], TWO, TWO)
-    assert parts is not None and parts["communication"] > 0.0
+    assert parts is not None and parts.times["communication"] > 0.0
 
 
 @pytest.mark.parametrize(("counted", "absent"), [(0, True), (3, False), (None, False)])
