@@ -15,6 +15,7 @@ from tuning.simulated_jobs import Job
 _WRONG_CAUSE = 0.02  # of the step
 _WARMUP_STEPS = 5
 _PHASE_S = 90.0  # that a host stays slow, on average
+_SWITCHABLE = ("precision bf16", "precision tf32", "compile default")
 _PRODUCTS = ("product", "convolution", "attention")
 
 
@@ -45,6 +46,14 @@ def simulate(job: Job, budget_s: float, seed: int, noise: float = 1.0) -> Outcom
         launches.append(launch)
         if launch.log_rate is not None and step.levers not in shown:
             shown[step.levers] = _shown(job, step.levers, draw)
+        if launch.log_rate is not None:
+            limit_s = math.inf if step.at_most_s is None else step.at_most_s - launch.duration_s
+            for levers in step.within:
+                tried = _tried(job, levers, launch, compiled, draw, slow.factor(now_s), noise)
+                if tried is None or tried.duration_s > limit_s:
+                    break  # what fails, or outlasts its time, ends the tries
+                launches.append(tried)
+                now_s, limit_s = now_s + tried.duration_s, limit_s - tried.duration_s
         if now_s >= budget_s:
             break
     return Outcome(
@@ -63,12 +72,13 @@ def search_of(job: Job, shown: dict[Combination, StepParts]) -> TuningSearch:
             in_bundle=change.in_bundle,
             needs_promise=change.setting == "num_workers",
             compiles=change.compiles,
+            switchable=change.name in _SWITCHABLE,
         )
         for change in job.changes
     ]
     return TuningSearch(
         options=options,
-        model=StepModel(parts_of=shown.get, effects=_effects(job)),
+        model=StepModel(parts_of=shown.get, effects=_effects(job), launched=shown.keys()),
         can_run=job.can_run,
         program=lambda levers: _program(job, levers),
     )
@@ -153,6 +163,35 @@ def _launched(
         restarted=restarted,
     )
     return launch, now_s + duration_s
+
+
+def _tried(
+    job: Job,
+    levers: Combination,
+    launch: TunedLaunch,
+    compiled: set[Combination],
+    draw: random.Random,
+    slow: float,
+    noise: float,
+) -> TunedLaunch | None:
+    """Other levers in the start of a launch, in blocks that alternate with its own; None where they fail."""
+    if job.fails(levers) or launch.log_rate is None:
+        return None
+    program = _program(job, levers)
+    duration_s = draw.uniform(1.0, 6.0)
+    if program is not None:
+        duration_s += job.compile_again_s if program in compiled else job.compile_s
+        compiled.add(program)
+    ratio = job.played(launch.levers, slow).step_s / job.played(levers, slow).step_s
+    error = 0.3 * noise * job.deviation * draw.gauss(0.0, 1.0)  # one process differs less from itself
+    return TunedLaunch(
+        levers=levers,
+        log_rate=launch.log_rate + math.log(ratio) + error,
+        duration_s=duration_s,
+        stage=launch.stage,
+        base=launch.levers,
+        is_within=True,
+    )
 
 
 def _program(job: Job, levers: Combination) -> Combination | None:

@@ -92,7 +92,7 @@ def test_the_baseline_comes_first_and_levers_are_added_to_the_best_so_far(found:
     assert kinds == sorted(kinds, key=["baseline", "facts", "explore", "refine", "confirm"].index)
     assert lever_of(report, "precision bf16")["added_to"] == []
     assert lever_of(report, "jit True")["added_to"] == ["precision bf16"]
-    assert lever_of(report, "comm_hook fp16")["added_to"] == list(TOGETHER)
+    assert "precision bf16" in lever_of(report, "comm_hook fp16")["added_to"]
 
 
 def test_every_launch_is_in_the_table_and_the_truth_in_its_intervals(found: Found) -> None:

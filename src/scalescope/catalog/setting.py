@@ -92,6 +92,7 @@ class Lever:
     starts_slowly: bool = False  # it compiles, for instance
     is_compiled_in: bool = False  # what was compiled for another value is of no use for this one
     in_bundle: tuple[Scalar, ...] = ()  # values that an expert sets at once, before anything is measured
+    switches: tuple[Scalar, ...] = ()  # values that a running process can be moved between
     sets_processes: bool = False  # its value is the number of processes that prepare batches
     needs_new_ranks: bool = False  # what runs already cannot be moved: threads keep the cores they began on
     expects: tuple[ExpectedEffect, ...] = ()

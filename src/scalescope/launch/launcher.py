@@ -2,8 +2,9 @@
 
 import importlib
 import importlib.util
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from scalescope.catalog.measuring import Measuring
@@ -12,9 +13,10 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.phases import Phase
 from scalescope.experiment.trial import Trial
 from scalescope.results.other_load import OtherLoad
+from scalescope.results.ranks.attach_job import AttachPhase
 from scalescope.results.ranks.rank_placement import RankPlacement
 from scalescope.results.result import RankRecord, Status, StoppedBy
-from scalescope.results.run_folder import RunFolder
+from scalescope.results.run_folder import RunFolder, read_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,3 +155,33 @@ def record_from(raw: Mapping[str, Any]) -> RankRecord:
         counters=raw.get("counters", {}),
         tables=raw.get("tables", {}),
     )
+
+
+def attach_phase(folder: RunFolder, phase: Phase, number: int) -> AttachPhase:
+    """A phase of a launch, as its ranks see it."""
+    return AttachPhase(
+        settings=dict(phase.trial.settings),
+        rank_files=[str(file) for file in _files_of(folder, phase, number)],
+        needs_loader=phase.needs_loader,
+    )
+
+
+def explained_in(
+    folder: RunFolder,
+    phases: Sequence[Phase],
+    number: int,
+    sampled: Callable[[Sequence[RankRecord]], dict[str, Any]] = lambda records: {},
+) -> tuple[Explained, ...]:
+    """The phases that all ranks stored."""
+    found = []
+    for phase in phases:
+        raw = [read_json(file) for file in _files_of(folder, phase, number)]
+        records = [record_from(record) for record in raw if isinstance(record, dict)]
+        if len(records) == phase.trial.world_size:
+            found.append(Explained(trial=phase.trial, records=records, telemetry=sampled(records)))
+    return tuple(found)
+
+
+def _files_of(folder: RunFolder, phase: Phase, number: int) -> list[Path]:
+    ranks = range(phase.trial.world_size)
+    return [folder.rank_file(phase.trial.trial_id, number, rank).absolute() for rank in ranks]

@@ -422,6 +422,7 @@ class _Campaign:
             result,
             trial_id=trial.trial_id,
             settings=dict(trial.settings),
+            stage=None if result.stage is None else dataclasses.replace(result.stage, base=result.trial_id),
             duration_s=0.0,
             ranks=explained.records,
             notes=[],

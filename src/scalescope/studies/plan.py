@@ -26,6 +26,7 @@ class Launch:
     # Launches of one number and one block are held against each other: they are made next to each other.
     block: str = ""
     explains: bool = False  # what other launches answer
+    phases: tuple[Phase, ...] = ()  # what it measures after its window, besides what the plan says
 
     @property
     def key(self) -> tuple[str, int]:
@@ -63,7 +64,7 @@ class Plan:
 
     def phases_of(self, launch: Launch) -> tuple[Phase, ...]:
         """What a launch measures after its window in the same start."""
-        phases = self.phases.get(launch.trial.trial_id, ())
+        phases = (*launch.phases, *self.phases.get(launch.trial.trial_id, ()))
         return tuple(phase for phase in phases if launch.number == 0 or not phase.once)
 
     def launches(self) -> list[Launch]:

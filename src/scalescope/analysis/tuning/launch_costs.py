@@ -17,6 +17,7 @@ _FIRST_S = 40.0  # compiling takes, as long as nothing was compiled
 _AGAIN = 0.3  # of that, where it was compiled before
 _MARGIN = 1.1
 _UNKNOWN_S = 10.0  # a launch, before any was made
+_TRY_S = 4.0  # trying a combination in the start of another
 _CUT = 2.0  # times as long as it was given, where a launch was cut short
 
 
@@ -31,6 +32,11 @@ class LaunchCosts:
         """What the next launch of a combination takes; `base` is what it is built on."""
         return _MARGIN * max(self._expected(levers, base), self._cut_s(levers))
 
+    def within(self, levers: Combination) -> float:
+        """What trying a combination takes in the start of another."""
+        compiled = self.program(levers) is not None and not self._is_compiled(levers)
+        return _TRY_S + (self._first_s() if compiled else 0.0)
+
     def _cut_s(self, levers: Combination) -> float:
         """What a lever needs at least that had too little time, wherever it was tried."""
         finished = {launch.levers for launch in self._finished()}
@@ -39,7 +45,7 @@ class LaunchCosts:
         return _CUT * max((launch.duration_s for launch in alike), default=0.0)
 
     def _expected(self, levers: Combination, base: Combination) -> float:
-        same = [launch for launch in self._finished() if launch.levers == levers]
+        same = [launch for launch in self._finished() if launch.levers == levers and not launch.is_within]
         if len(same) > 1 or (same and self.program(levers) is None):
             return same[-1].duration_s
         plain_s = self._plain_s(base)
@@ -52,7 +58,8 @@ class LaunchCosts:
 
     def _plain_s(self, base: Combination) -> float:
         """A launch that compiles nothing: as the base did, or as most."""
-        plain = [launch for launch in self._finished() if self.program(launch.levers) is None]
+        own = [launch for launch in self._finished() if not launch.is_within]
+        plain = [launch for launch in own if self.program(launch.levers) is None]
         of_base = [launch.duration_s for launch in plain if launch.levers == base]
         if of_base:
             return of_base[-1]
@@ -71,7 +78,7 @@ class LaunchCosts:
             program = self.program(launch.levers)
             if program is None:
                 continue
-            extra_s = max(0.0, launch.duration_s - plain_s)
+            extra_s = max(0.0, launch.duration_s - (_TRY_S if launch.is_within else plain_s))
             if program not in known:
                 first.append(extra_s)
             elif launch.log_rate is not None:

@@ -43,7 +43,7 @@ def _aligned(left: Configuration, right: Configuration) -> tuple[list[float], li
 
     Launches that warm up for a time make different numbers of steps before those they measure.
     """
-    launches = (*left.launches, *right.launches)
+    launches = [launch for launch in (*left.launches, *right.launches) if launch.losses]
     if all(launch.warmup_losses is not None for launch in launches):
         return _from_the_first(left), _from_the_first(right)
     if len({launch.warmup_steps for launch in launches}) > 1:

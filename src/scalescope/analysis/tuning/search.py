@@ -54,16 +54,18 @@ class Option:
     in_bundle: bool = False  # an expert writes it at once
     needs_promise: bool = False  # but only where it promises something
     compiles: bool = False
+    switchable: bool = False  # in a running process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextLaunch:
-    """The next launch: of what, for what, and how long it may take."""
+    """The next launch: of what, for what, and how long it may take; and what is tried in the same start."""
 
     levers: Combination
     stage: Stage
     base: Combination = BASELINE
     at_most_s: float | None = None
+    within: tuple[Combination, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +163,29 @@ class SearchPosition:
     def _exploring(self, levers: Combination, base: Combination) -> NextLaunch:
         reserve_s = self._pair_s(self.best)
         limit_s = None if self.remaining_s is None else max(0.0, self.remaining_s - reserve_s)
-        return NextLaunch(levers=levers, stage=EXPLORE, base=base, at_most_s=limit_s)
+        within = self._within(levers, base) if self.search.combine else ()
+        return NextLaunch(levers=levers, stage=EXPLORE, base=base, at_most_s=limit_s, within=within)
+
+    def _within(self, levers: Combination, base: Combination) -> tuple[Combination, ...]:
+        """What the same start can try too: what it can switch off or on, quick ones first, as time allows."""
+        names = {option.name: option for option in self.search.options}
+        switchable = [option for option in self.search.options if option.switchable]
+        added = [o for o in self._by_promise(switchable, levers) if o.name not in levers]
+        sets = [levers - {name} for name in sorted(levers) if names[name].switchable]
+        sets += [self.search.with_option(levers, option) for option in added if not option.compiles]
+        sets = [tried for tried in sets if self.search.program(tried) is None]
+        compiling = self._by_promise((o for o in self.search.options if o.compiles), levers)[:1]
+        sets += [self.search.with_option(levers, o) for o in compiling if o.switchable]
+        wanted = [tried for tried in dict.fromkeys(sets) if tried and tried != base and self._is_new(tried)]
+        if self.remaining_s is None:
+            return tuple(wanted)
+        left_s = self.remaining_s - self.costs.of(levers, base) - self._pair_s(self.best)
+        chosen = []
+        for tried in wanted:
+            left_s -= self.costs.within(tried)
+            if left_s >= 0.0:
+                chosen.append(tried)
+        return tuple(chosen)
 
     def _expert_plan(self) -> Iterable[tuple[Combination, Combination]]:
         """(set, what it is built on) in the order of an expert."""
@@ -172,13 +196,27 @@ class SearchPosition:
             if bundle in self.tried and self.values.get(bundle, 0.0) <= 0.0:
                 yield from self._parts_of_bundle()
             top = self.best
-        for option in self._by_promise((o for o in self.search.options if o.compiles), top):
-            compiled = self.search.with_option(top, option)
-            if self._quicker_promise(top) > _RATHER * self.search.promise(compiled, top):
+        for compiled, base in self._compiled_sets():
+            if self._quicker_promise(top) > _RATHER * self.search.promise(compiled, base):
                 return  # by what each promises in its time
-            yield compiled, top
+            yield compiled, base
             if compiled not in self.measured.failed:
                 return
+
+    def _compiled_sets(self) -> list[tuple[Combination, Combination]]:
+        """For each way of compiling the set that is expected to be the fastest with it, and that without."""
+        compiling = {option.name for option in self.search.options if option.compiles}
+        found = []
+        for option in self.search.options:
+            pairs = []
+            for base in self.values:
+                levers = self.search.with_option(base, option)
+                promise = 0.0 if base & compiling else self.search.promise(levers, base)
+                if promise > _WORTH and self.search.can_run(levers):
+                    pairs.append((self.values[base] + promise, levers, base))
+            if option.compiles and pairs and frozenset({option.name}) not in self.measured.failed:
+                found.append(max(pairs, key=lambda pair: pair[0]))
+        return [(levers, base) for _, levers, base in sorted(found, key=lambda pair: -pair[0])]
 
     def _parts_of_bundle(self) -> Iterable[tuple[Combination, Combination]]:
         """What promises something alone, one by one; then the bundle without what turned out to be slower."""
@@ -188,8 +226,9 @@ class SearchPosition:
                 yield frozenset({name}), BASELINE
         slower = {name for name in self.bundle if self.values.get(frozenset({name}), 0.0) < 0.0}
         failed = {name for name in self.bundle if frozenset({name}) in self.measured.failed}
-        if slower | failed:
-            yield self.bundle - slower - failed, BASELINE
+        kept = self.bundle - slower - failed
+        if kept and kept != self.bundle:
+            yield kept, BASELINE
 
     def _quicker_promise(self, base: Combination) -> float:
         """The most that a lever which compiles nothing still promises on top of a base."""
@@ -202,7 +241,12 @@ class SearchPosition:
     def bundle(self) -> Combination:
         """What an expert writes at once, whatever it promises alone: compilation may bring it about. Of every
         setting the best value beside the others; loader processes only where somebody waits for them, and as
-        many as the compiled step needs."""
+        many as the compiled step needs. Once it was launched, it is what was launched."""
+        bundled = {option.name for option in self.search.options if option.in_bundle}
+        explored = (launch.levers for launch in self.measured.launches if launch.stage.kind == "explore")
+        first = next(explored, BASELINE)
+        if first and first <= bundled:
+            return first
         chosen = BASELINE
         while True:
             taken = {option.setting for option in self.search.options if option.name in chosen}
@@ -268,9 +312,11 @@ class SearchPosition:
         return False
 
     def _is_settled_by(self, launch: TunedLaunch) -> bool:
-        """Whether a launch of exploring says what a set is worth: one that was disturbed is made once more."""
+        """Whether a launch of exploring says what a set is worth: one that was disturbed is repeated once."""
         again = self.measured.made(launch.levers) > 1
-        return launch.stage.kind == "explore" and (launch.log_rate is None or launch.is_quiet or again)
+        if launch.stage.kind != "explore" or launch.cut_short:
+            return False  # with more time it may work
+        return launch.log_rate is None or launch.is_quiet or again
 
     def _is_new(self, levers: Combination) -> bool:
         made = [launch for launch in self.measured.launches if launch.levers == levers]
@@ -370,7 +416,8 @@ def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
     # New launches alone support a claim: the others chose the winner.
     claiming = position.race if pairs else measured
     gain = measured.difference(winner, BASELINE, among=claiming) if winner else None
-    alpha = _CLAIM if pairs else _alpha(len(measured.combinations) - 1)
+    rivals = len(position.race.combinations) - 1 if pairs else len(measured.combinations) - 1
+    alpha = _CLAIM / max(1, rivals) if pairs else _alpha(rivals)
     recommended = gain is not None and gain.value > LEAST_GAIN and gain.low(alpha) > 0.0
     return Conclusion(
         winner=winner,

@@ -6,7 +6,7 @@ host is the limit, and more loader processes give nothing where nobody waits for
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from scalescope.catalog.setting import Part
@@ -65,11 +65,12 @@ class LeverEffect:
 class StepModel:
     """What is known of steps, and the effects of levers by their names.
 
-    `parts_of` gives the parts of a set's step if its launches showed them; those of the baseline are known.
+    `parts_of` gives the parts of a set's step if its launches showed them, as those of `launched` may have.
     """
 
     parts_of: Callable[[frozenset[str]], StepParts | None]
     effects: Mapping[str, LeverEffect] = field(default_factory=dict)
+    launched: Collection[frozenset[str]] = ()
 
     def gain(self, levers: frozenset[str], base: frozenset[str] = frozenset()) -> float:
         """The logarithm of the speedup that levers are expected to give in place of others."""
@@ -81,10 +82,13 @@ class StepModel:
         return any(self.effects[lever].factors for lever in levers if lever in self.effects)
 
     def _parts(self, levers: frozenset[str]) -> StepParts:
-        shown = self.parts_of(levers)
-        if shown is not None:
-            return shown
-        return self._changed(self.parts_of(frozenset()) or parts_of_step(), levers, frozenset())
+        """As its launches showed them, or else from those of the set that differs in fewest levers."""
+        nearest = sorted(self.launched, key=lambda other: (len(levers ^ other), sorted(other)))
+        for other in (levers, *nearest, frozenset()):
+            shown = self.parts_of(other)
+            if shown is not None:
+                return self._changed(shown, levers, other)
+        return self._changed(parts_of_step(), levers, frozenset())
 
     def _changed(self, parts: StepParts, levers: frozenset[str], base: frozenset[str]) -> StepParts:
         """The parts of a step with some levers, from those with others."""

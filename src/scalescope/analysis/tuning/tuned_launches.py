@@ -36,6 +36,7 @@ class TunedLaunch:
     base: Combination = BASELINE  # what a lever was added to
     refused: bool = False  # its loss differs
     cut_short: bool = False  # ended because its time was over: with more time it may work
+    is_within: bool = False  # tried in the start of the launch before it
     restarted: bool = False  # a beginning of an epoch took part of its time
     cell: Cell | None = None  # what others used meanwhile; None is unknown
 

@@ -47,6 +47,7 @@ class Precision:
             changes="rounding",
             is_compiled_in=True,
             in_bundle=("bf16",),
+            switches=("fp32", "tf32", "bf16"),  # fp16 scales its loss from the first step on
             expects=(
                 ExpectedEffect(value="tf32", device="cuda", factors={"products": 0.35}, source=_H200),
                 ExpectedEffect(

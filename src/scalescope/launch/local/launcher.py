@@ -19,7 +19,7 @@ from scalescope.experiment.phases import Phase
 from scalescope.experiment.trial import Trial
 from scalescope.host_memory import usable_memory
 from scalescope.inspection import inspect_system
-from scalescope.launch.launcher import Outcome, Watcher, judge
+from scalescope.launch.launcher import Outcome, Watcher, attach_phase, explained_in, judge
 from scalescope.launch.local.command.launch import CommandLaunch
 from scalescope.launch.local.command.views import Views
 from scalescope.launch.local.disagreement import explained_by_calls
@@ -151,7 +151,7 @@ class LocalLauncher:
                     command = self._command_launch(directory, trial, launch, folder, times, phases)
                     outcome = self._run_command(command, watcher)
                 else:
-                    outcome = self._launch_in(directory, trial, launch, folder, times, watcher)
+                    outcome = self._launch_in(directory, trial, launch, folder, times, watcher, phases)
             except SpawnFailed as error:
                 self._end_zygotes()  # one that died or cannot fork costs a launch, not the sweep
                 return Outcome(status=error.status, reason=str(error))
@@ -199,8 +199,10 @@ class LocalLauncher:
         folder: RunFolder,
         limits: TimeLimits,
         watcher: Watcher,
+        phases: Sequence[Phase],
     ) -> Outcome:
         world = trial.world_size
+        attached = [attach_phase(folder, phase, launch) for phase in phases]
         beats = Heartbeats(directory / "beats", world, create=True)
         zygote = None if trial.env or _limits_process(trial) else self._zygote_for(trial)
         spawner: Spawner = FreshSpawner(directory) if zygote is None else zygote
@@ -226,9 +228,10 @@ class LocalLauncher:
             for rank in range(world):
                 rank_file = folder.rank_file(trial.trial_id, launch, rank).absolute()
                 log = folder.log_file(trial.trial_id, launch, rank).absolute()
-                for stale in (rank_file, log):
+                for stale in (rank_file, log, *(Path(phase.rank_files[rank]) for phase in attached)):
                     stale.unlink(missing_ok=True)
                 job = self._job(trial, launch, rank, directory, rank_file, folder)
+                job = dataclasses.replace(job, phases=attached)
                 environment = self._environment(trial, rank) | room_for(trial, limits.of_stages)
                 process = spawner.start(job, environment, log)
                 ranks.append(SupervisedRank(process=process, rank_file=rank_file, log=log))
@@ -236,7 +239,8 @@ class LocalLauncher:
             ended = spawner.end_leftovers([rank.process.pid for rank in ranks])
             outcome.notes.extend(leftover_notes(ended))
             sampled = telemetry.of_window(outcome.records) if self.telemetry else {}
-            return dataclasses.replace(outcome, telemetry=sampled)
+            explained = explained_in(folder, phases, launch)
+            return dataclasses.replace(outcome, telemetry=sampled, explained=explained)
         except BaseException:
             supervisor.end_all()
             spawner.end_leftovers(())

@@ -126,6 +126,11 @@ class RankWatch:
         process = self.ranks[rank]
         return process.exit_code is not None and not process.measured
 
+    def is_measured(self) -> bool:
+        """Whether all results are stored, and some rank goes on after that."""
+        goes_on = any(not rank.finished for rank in self.ranks)
+        return goes_on and all(rank.measured for rank in self.ranks)
+
     def failed_ranks(self) -> list[int]:
         """The ranks that were lost, and those that recorded an error and then did not exit."""
         return [

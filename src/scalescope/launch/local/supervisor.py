@@ -16,6 +16,7 @@ _POLL_S = 0.1
 _POLL_MEMORY_S = 0.01  # a rank under a memory limit may fill it and crash in the time of a few steps
 _SETTLE_S = 0.3  # after a first failure: lets the others report their errors
 _TERM_GRACE_S = 1.0
+_INCOMPLETE = "what was tried after the window is incomplete"
 _KILL_LIMIT_S = 3.0  # a process inside the kernel can outlast SIGKILL; it must not hold us too
 
 
@@ -49,6 +50,8 @@ class Supervisor:
                 if all(rank.exit_code is not None for rank in self._ranks):
                     return Outcome(status="ok", records=self._watch.records())
                 overdue = self._watch.overdue()
+                if (overdue or self._watch.is_over_budget()) and self._watch.is_measured():
+                    return Outcome(status="ok", records=self._watch.records(), notes=[_INCOMPLETE])
                 if overdue is not None:
                     return self._teardown_hang() if overdue == "leaving" else self._hang()
                 if self._watch.is_over_budget():

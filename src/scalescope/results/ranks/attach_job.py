@@ -16,6 +16,8 @@ REMAINING = "remaining_communication"  # table of a rank without communication: 
 
 
 OWN_START = "own_start/"  # prefix of counters: what could not be measured in the same start, and why
+# Counters of other levers that were tried beside the unchanged step: its mean time, and what trying took.
+BESIDE, TRY = "beside_step_s", "try_s"
 AGAIN = "again_step_s"  # counter: the median step once more, after what followed on the window
 
 

@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from scalescope.results.ranks.attach_job import AttachPhase
 
 # In a rank's environment: bytes of the host that it may take at most; unset without a limit.
 ROOM_VARIABLE = "SCALESCOPE_ROOM_BYTES"
@@ -33,10 +35,15 @@ class RankJob:
     cpus: list[int]
     namespace: str
     group_timeout_s: float
+    phases: list[AttachPhase] = field(default_factory=list)  # what is measured after the window, in order
 
     def to_text(self) -> str:
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> "RankJob":
-        return cls(**json.loads(text))
+        return cls.from_plain(json.loads(text))
+
+    @classmethod
+    def from_plain(cls, raw: dict[str, Any]) -> "RankJob":
+        return cls(**{**raw, "phases": [AttachPhase(**phase) for phase in raw["phases"]]})

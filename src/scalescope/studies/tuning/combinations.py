@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from scalescope.analysis.tuning.search import Option
 from scalescope.analysis.tuning.step_model import LeverEffect
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination
-from scalescope.catalog.setting import Need
+from scalescope.catalog.setting import Lever, Need
 from scalescope.errors import ScalescopeError
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
@@ -43,7 +43,16 @@ class Combinations:
             in_bundle=lever is not None and candidate.value in lever.in_bundle,
             needs_promise=lever is not None and lever.sets_processes,
             compiles=lever is not None and lever.starts_slowly,
+            switchable=self._is_switchable(candidate, lever),
         )
+
+    def _is_switchable(self, candidate: Candidate, lever: Lever | None) -> bool:
+        """Whether a running process can be moved from what the baseline has to the candidate."""
+        if lever is None or isinstance(candidate.value, Mapping):
+            return False
+        now = self.baseline.settings[candidate.name]
+        is_known = now in lever.switches or (now is None and self.baseline.is_command)  # the script's own
+        return is_known and candidate.value in lever.switches
 
     def without_use(self, absent: Mapping[Need, str]) -> dict[str, str]:
         """Candidates that need what is absent, by name, with the reason; not those that were asked for."""

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.rounds import cell_of
@@ -23,8 +23,10 @@ from scalescope.experiment.ablations import without_communication
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.observed import without_observations
+from scalescope.experiment.phases import Phase
 from scalescope.experiment.trial import Trial
 from scalescope.report.tuning.sections import CURRENT
+from scalescope.results.ranks.attach_job import BESIDE, TRY
 from scalescope.results.result import Result, Stage
 from scalescope.results.run import Run
 from scalescope.studies.plan import Launch
@@ -104,6 +106,9 @@ class Search:
             stage,
             at_most_s=step.at_most_s,
             label=f"{_PURPOSES[step.stage.kind]} {_name_of(step.levers)}",
+            phases=tuple(
+                Phase(trial=tried) for tried in map(self.combinations.trial_with, step.within) if tried
+            ),
         )
 
     @staticmethod
@@ -157,9 +162,14 @@ class Search:
             return None
         key = trial.trial_id, len(run.results)
         if key not in self._parts:
-            results = filter(measures_speed, run.results)
+            results = [result for result in run.results if measures_speed(result) and not is_try(result)]
             self._parts[key] = parts_of_trial(results, trial, self.levers.baseline)
         return self._parts[key]
+
+    def _launched(self, run: Run) -> set[Combination]:
+        """The sets that had launches of their own, which show the parts of a step."""
+        trials = (r.trial for r in run.results if r.status == "ok" and measures_speed(r) and not is_try(r))
+        return {levers for levers in map(self.combinations.of_trial, trials) if levers is not None}
 
     def without_use(self, run: Run) -> dict[str, str]:
         """Levers that need what the model turned out not to have, with the reason."""
@@ -171,7 +181,9 @@ class Search:
                 option for option in self.combinations.options if option.name not in self.without_use(run)
             ],
             model=StepModel(
-                parts_of=lambda levers: self._parts_of(run, levers), effects=self.combinations.effects()
+                parts_of=lambda levers: self._parts_of(run, levers),
+                effects=self.combinations.effects(),
+                launched=self._launched(run),
             ),
             can_run=self.combinations.can_run,
             program=self.combinations.program,
@@ -188,6 +200,7 @@ class Search:
         by_trial = {c.trial.trial_id: c for c in configurations(results)}
         baseline = by_trial.get(self.levers.baseline.trial_id)
         launches = []
+        tried_s = tries_of(results)
         for result in results:
             levers = self.combinations.of_trial(result.trial)
             if levers is None or result.stopped_by == "signal":
@@ -202,8 +215,9 @@ class Search:
             launches.append(
                 TunedLaunch(
                     levers=levers,
-                    log_rate=None if measured is None else _log_rate(result),
-                    duration_s=result.duration_s,
+                    log_rate=None if measured is None else _log_rate(result, results),
+                    duration_s=result.duration_s + tried_s.get(id(result), 0.0),
+                    is_within=is_try(result),
                     stage=result.stage or Stage("explore"),
                     base=self._base_of(result, run),
                     refused=differs,
@@ -322,6 +336,39 @@ def _name_of(levers: Combination) -> str:
     return " + ".join(sorted(levers)) or CURRENT
 
 
-def _log_rate(result: Result) -> float:
+def _log_rate(result: Result, results: Sequence[Result]) -> float:
+    """Of what was tried in the start of another: its window, and how much faster than the steps beside it."""
     (configuration,) = configurations([result])
-    return configuration.log_rates[0]
+    log_rate = configuration.log_rates[0]
+    if not is_try(result):
+        return log_rate
+    (launch,) = configuration.launches
+    main = start_of(result, results)
+    beside_s = max(record.number(BESIDE) or 0.0 for record in result.ranks)
+    if main is None or not beside_s:
+        return log_rate
+    (around,) = configurations([main])
+    return around.log_rates[0] + math.log(beside_s / launch.mean_step_s)
+
+
+def is_try(result: Result) -> bool:
+    """Whether a result was tried in the start of another."""
+    return any(BESIDE in record.counters for record in result.ranks)
+
+
+def start_of(result: Result, results: Sequence[Result]) -> Result | None:
+    """The result in whose start another was tried."""
+    base = None if result.stage is None else result.stage.base
+    same = (other for other in results if other.trial_id == base and other.started_at == result.started_at)
+    return next(same, None)
+
+
+def tries_of(results: Sequence[Result]) -> dict[int, float]:
+    """What trying took, of each try, and as much less of the launch in whose start it was, by identity."""
+    took: dict[int, float] = {}
+    for result in filter(is_try, results):
+        took[id(result)] = max(record.number(TRY) or 0.0 for record in result.ranks)
+        main = start_of(result, results)
+        if main is not None:
+            took[id(main)] = took.get(id(main), 0.0) - took[id(result)]
+    return took

@@ -1,7 +1,7 @@
 """Levers that need no edit: precision, compilation, fused optimizers."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
@@ -10,10 +10,11 @@ from torch.optim import SGD, Adagrad, Adam, AdamW
 from scalescope.errors import BadInput
 from scalescope.worker.attach.hook_guard import Hooks
 from scalescope.worker.levers.fusion import compile_in_place
-from scalescope.worker.levers.precision import run_under_autocast, set_tf32
+from scalescope.worker.levers.precision import other_tf32, run_under_autocast, set_tf32
 from scalescope.worker.machine.matmul import DTYPES
 
 _FUSED = (Adam, AdamW, SGD, Adagrad)
+_COMPILED_CALL = "_compiled_call_impl"  # what torch calls in place of a module, where it is set
 
 
 class ScriptLevers(Hooks):
@@ -25,6 +26,10 @@ class ScriptLevers(Hooks):
         self._compile = str(settings.get("compile", "none"))
         self._fused = bool(settings.get("fused_optimizer", False))
         self.fused = 0
+        self._modules: list[nn.Module] = []
+        # By their settings, what was put on the modules: None is the script's own.
+        self._forwards: dict[str | None, list[Any]] = {}
+        self._compiled: dict[tuple[str, str | None], list[Any]] = {}
 
     def install(self) -> None:
         """Before the script makes anything."""
@@ -35,13 +40,52 @@ class ScriptLevers(Hooks):
     def apply(self, modules: Iterable[nn.Module]) -> None:
         """Once the modules that the script calls are known."""
         self._set_tf32()  # the script may have set it in the meantime
-        modules = list(modules)
-        if self._precision in DTYPES:
-            for module in modules:
-                device = next(module.parameters()).device
-                run_under_autocast(module, device, DTYPES[self._precision], returns_fp32=False)
+        self._modules = list(modules)
+        self._forwards = {None: [vars(module).get("forward") for module in self._modules]}
+        self._cast(self._precision)
         if self._compile != "none":
-            compile_in_place([getattr(module, "module", module) for module in modules], self._compile)
+            compile_in_place(self._bare_modules(), self._compile)
+
+    @contextlib.contextmanager
+    def switched(self, settings: Mapping[str, Any]) -> Iterator[None]:
+        """Inside, precision and compilation are those of other settings."""
+        precision, mode = settings.get("precision"), str(settings.get("compile", "none"))
+        calls = [vars(module).get(_COMPILED_CALL) for module in self._bare_modules()]
+        with other_tf32(precision == "tf32" if precision in ("fp32", "tf32") else None):
+            self._cast(precision)
+            if (mode, precision) != (self._compile, self._precision):
+                self._use_compiled(mode, precision)
+            try:
+                yield
+            finally:
+                self._cast(self._precision)
+                _set_on(_COMPILED_CALL, self._bare_modules(), calls)
+
+    def _use_compiled(self, mode: str, precision: str | None) -> None:
+        """Call modules as they were compiled for these settings; each of them is compiled once."""
+        modules = self._bare_modules()
+        if mode == "none":
+            _set_on(_COMPILED_CALL, modules, [None] * len(modules))
+            return
+        if (mode, precision) not in self._compiled:
+            compile_in_place(modules, mode)
+            self._compiled[mode, precision] = [vars(module)[_COMPILED_CALL] for module in modules]
+        _set_on(_COMPILED_CALL, modules, self._compiled[mode, precision])
+
+    def _cast(self, precision: str | None) -> None:
+        """Let modules compute in a format; what does that is kept, since compiled code depends on it."""
+        key = precision if precision in DTYPES else None
+        if key not in self._forwards:
+            self._cast(None)
+            for module in self._modules:
+                device = next(module.parameters()).device
+                run_under_autocast(module, device, DTYPES[str(key)], returns_fp32=False)
+            self._forwards[key] = [vars(module).get("forward") for module in self._modules]
+        _set_on("forward", self._modules, self._forwards[key])
+
+    def _bare_modules(self) -> list[nn.Module]:
+        """Without the wrapper, which is not compiled."""
+        return [getattr(module, "module", module) for module in self._modules]
 
     def check(self) -> None:
         """Refuse a lever that changed nothing."""
@@ -73,3 +117,12 @@ class ScriptLevers(Hooks):
             kind.__init__ = original
 
         return undo
+
+
+def _set_on(name: str, modules: Iterable[nn.Module], values: Iterable[Any]) -> None:
+    """Set an attribute of each module itself; None removes it."""
+    for module, value in zip(modules, values, strict=True):
+        if value is not None:
+            setattr(module, name, value)
+        elif name in vars(module):
+            delattr(module, name)

@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from scalescope.worker.attach.replicas import SendsToRanks, averaging_ranks, cut
 from scalescope.worker.attach.step_phases import StepPhases
 from scalescope.worker.attach.trackers import Trackers
 from scalescope.worker.attach.wrappers import Wrappers, kind_of
+from scalescope.worker.engine.explaining import is_try
 from scalescope.worker.engine.profiling import ProfiledModel
 from scalescope.worker.engine.recording import is_recorded
 from scalescope.worker.training.largest_parameters import largest_parameters
@@ -262,6 +264,8 @@ class Session:
             if self._optimizers.has_scaler:
                 return "a GradScaler decides on steps by what ranks exchange"
             return self._wrappers.why_not_silenced()
+        if is_try(trial) and _replays_graphs():
+            return "the script replays CUDA graphs"
         if is_recorded(trial) and torch.autograd._profiler_enabled():
             return "the script uses torch's profiler itself"
         if is_recorded(trial) and _replays_graphs():
@@ -282,6 +286,9 @@ class Session:
                 self._backward.install()
                 self._silent_now = True
             yield
+
+    def switched(self, trial: Trial) -> AbstractContextManager[None]:
+        return self._levers.switched(trial.settings)
 
     def profiled_model(self) -> ProfiledModel:
         buffers = {id(buffer): buffer for module in self._inputs.modules for buffer in module.buffers()}

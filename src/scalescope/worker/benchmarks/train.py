@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import math
+import statistics
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -15,14 +17,17 @@ from scalescope.catalog.benchmarks.train import AUTO, Train
 from scalescope.errors import BadInput
 from scalescope.experiment.ablations import NO_COMM, has_ablation
 from scalescope.experiment.trial import Trial
+from scalescope.results.ranks.attach_job import OWN_START, AttachPhase
 from scalescope.results.result import LARGEST_PARAMETERS
 from scalescope.worker.ablations.model_collectives import (
     count_model_collectives,
     refuse_model_collectives,
 )
 from scalescope.worker.counting.flops import count_flops_per_sample
+from scalescope.worker.engine.explaining import Explanations, is_try
 from scalescope.worker.engine.profiling import ProfiledModel, is_compiled, profiled
 from scalescope.worker.engine.steps import Engine, Steps, driven, steps_in_window
+from scalescope.worker.levers.precision import other_tf32
 from scalescope.worker.machine.calibration import BareProduct
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
@@ -30,13 +35,13 @@ from scalescope.worker.process.position import Position
 from scalescope.worker.rank_profile.marks import trained_parameters
 from scalescope.worker.training.activity.garbage import GarbageWatch
 from scalescope.worker.training.activity.watch import store_activity
-from scalescope.worker.training.assembly import build_feed, build_step, build_workload
+from scalescope.worker.training.assembly import bare_step, build_feed, build_workload, with_levers
 from scalescope.worker.training.checksum import parameter_checksum
 from scalescope.worker.training.evaluation import Evaluation
 from scalescope.worker.training.failures import explained
 from scalescope.worker.training.feeding import Feed, PeekableBatches
 from scalescope.worker.training.largest_parameters import largest_parameters
-from scalescope.worker.training.measurements import Measurements
+from scalescope.worker.training.measurements import Measurements, Store
 from scalescope.worker.training.ranges import RangeOf, parts_inside, step_marks, with_input_range, with_ranges
 from scalescope.worker.training.stand_in import stand_in_for
 from scalescope.worker.training.step import Step, StepMaker, StepWindow, Workload
@@ -45,12 +50,18 @@ _MOST_RANKS_SHOWN = 8
 
 
 def measure(
-    trial: Trial, group: Group, device: torch.device, position: Position, fault: Fault | None
+    trial: Trial,
+    group: Group,
+    device: torch.device,
+    position: Position,
+    fault: Fault | None,
+    phases: Sequence[AttachPhase] = (),
 ) -> Measurements:
-    """Run the trial and return the raw measurements."""
+    """Run the trial and return the raw measurements; with phases, also what measures these."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)  # attached ranks may have run other trials in this process
-    with prepared(trial, group, device, position, fault) as loop:
+    with contextlib.ExitStack() as stack:
+        loop = stack.enter_context(prepared(trial, group, device, position, fault))
         # Before the warm-up: a pause after it would let loader processes prefetch for the window.
         product = BareProduct.sized_for(device, trial.precision)
         loop.known.counters |= {
@@ -64,7 +75,34 @@ def measure(
         torch.manual_seed(
             trial.settings["seed"] + group.rank
         )  # replicas start equal, but use different dropout masks
-        return driven(_trained(loop, product), loop.make_step)
+        measured = driven(_trained(loop, product), loop.make_step)
+        if phases:
+            measured.go_on = partial(_go_on, loop, measured, phases, stack.pop_all())
+        return measured
+
+
+def _go_on(
+    loop: "OwnLoop",
+    measured: Measurements,
+    phases: Sequence[AttachPhase],
+    stack: contextlib.ExitStack,
+    store: Store,
+) -> None:
+    """Measure the phases in this process; then end the loop."""
+    times_s = measured.samples["step_time_s"]
+    explanations = Explanations(
+        engine=loop.engine,
+        loop=loop,
+        ranks=OwnRanks(loop.group, loop.device),
+        phases=phases,
+        store=lambda number, phase, steps: store(number, phase),
+        has_loader=loop.trial.settings["num_workers"] is not None,
+        step_s=statistics.median(times_s),
+        longest_warmup_s=max(measured.samples["warmup_step_time_s"]),
+    )
+    with stack:
+        driven(explanations.measured(), loop.make_step)
+    measured.counters |= {f"{OWN_START}{name}": reason for name, reason in explanations.reasons.items()}
 
 
 def _trained(loop: "OwnLoop", product: BareProduct) -> Steps[Measurements]:
@@ -101,7 +139,8 @@ def prepared(
             feed = _count_operations(feed, workload, device, measurements)
         if options.stand_in:
             workload = stand_in_for(workload, trial, group, device, measurements)
-        step = _delayed(build_step(trial, workload, device), options.delay_ms)
+        bare = bare_step(trial, workload, device)
+        step = _delayed(with_levers(trial, bare, device), options.delay_ms)
         if not options.stand_in:
             measurements.counters |= _own_optimizer(workload, step)
         _check_same_length(options, feed, group)
@@ -110,7 +149,7 @@ def prepared(
         position.plan(schedule.steps or 0)
         with explained(step, feed.batches, position):
             yield OwnLoop(
-                workload, feed, steps, schedule, trial, group, device, position, fault, measurements
+                workload, feed, steps, schedule, trial, group, device, position, fault, measurements, bare
             )
     finally:
         feed.close()
@@ -213,6 +252,8 @@ class OwnLoop:
     position: Position
     fault: Fault | None
     known: Measurements  # of the model and the machine, before the first step
+    bare: Step  # without levers
+    switched_steps: dict[str, Step] = field(default_factory=dict)  # with other levers, by trial
     evaluation: Evaluation | None = None
     warmup_losses: list[Tensor] = field(default_factory=list)
 
@@ -298,6 +339,32 @@ class OwnLoop:
         finally:
             self.steps.step, self.steps.batches = step, batches
 
+    # What follows on the window in the same process.
+
+    def why_not_here(self, trial: Trial) -> str | None:
+        if not is_try(trial):
+            return "ranks of scalescope's own loop get a start of their own"
+        if self.steps.step.is_whole or self.trial.options(Train).stand_in:
+            return "the parts of this step cannot be told apart"
+        return None
+
+    def ablated(self, trial: Trial) -> AbstractContextManager[None]:
+        """Nothing is removed here."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def switched(self, trial: Trial) -> Iterator[None]:
+        """The step with the levers of another trial; what they compile is kept for the next time."""
+        step = self.steps.step
+        with other_tf32(trial.precision == "tf32"):
+            if trial.trial_id not in self.switched_steps:
+                self.switched_steps[trial.trial_id] = with_levers(trial, self.bare, self.device)
+            self.steps.step = self.switched_steps[trial.trial_id]
+            try:
+                yield
+            finally:
+                self.steps.step = step
+
     def profiled_model(self) -> ProfiledModel:
         """A user's own step may wait for the GPU, so that the host is never ahead of it."""
         step = self.steps.step
@@ -326,8 +393,15 @@ class OwnRanks:
         """The largest value; also a meeting."""
         return self.group.largest(value, self.device)
 
+    def agree(self, name: str, text: str) -> str:
+        """What rank 0 says."""
+        return self.group.exchange(name, text).get(0, text)
+
     def meet(self, name: str) -> None:
         self.group.barrier()
+
+    def arrive(self, name: str) -> None:
+        """Nobody waits at a meeting that is no barrier."""
 
 
 def _epoch_times(step_times_s: list[float], epoch_steps: int) -> list[float]:

@@ -1,7 +1,8 @@
 """What follows on the timed window in the same processes: other trials of the same job, one after the other.
 
 Each is measured for a few steps and stored as a launch of its own would be; what is not safe here, or fails,
-gets a launch of its own (decision 34).
+gets a launch of its own (decision 34). A trial that removes and records nothing has other levers: it is tried
+in blocks that alternate with blocks of the unchanged step (decision 36).
 """
 
 import json
@@ -13,15 +14,17 @@ from functools import cached_property
 from typing import Protocol
 
 from scalescope import clocks
+from scalescope.errors import BadInput
 from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation
 from scalescope.experiment.trial import ABLATIONS, Trial
-from scalescope.results.ranks.attach_job import AttachPhase
+from scalescope.results.ranks.attach_job import BESIDE, TRY, AttachPhase
 from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.results.result import WINDOW
 from scalescope.worker.engine.recording import Recording, is_recorded
 from scalescope.worker.engine.steps import Engine, Steps, steps_in_window
 from scalescope.worker.process.rank import describe_error
 from scalescope.worker.trace.recorder import LONGEST_PAUSE_S
+from scalescope.worker.training.activity.compilation import CompilationWatch
 from scalescope.worker.training.measurements import Measurements
 
 PRELOADED_BATCHES = 8  # that are kept, and repeated
@@ -30,6 +33,8 @@ _SETTLING = {PRELOADED: PRELOADED_BATCHES + 1, NO_COMM: 4}
 _AGAIN = -1  # instead of the number of a phase: the unchanged job
 _AGAIN_S = 0.5
 _LONGEST_S = 2.0  # of a phase: the same processes differ less from each other than launches do
+_SETTLING_TRY = 6  # steps of other levers before they count: the first compile and allocate
+_BLOCKS, _BLOCK_S, _LEAST_BLOCK_STEPS = 3, 0.3, 3  # of a try, and as many of the unchanged step
 _AFTER_PROFILER = "steps that follow on recorded ones are slower on a GPU"
 
 
@@ -43,6 +48,10 @@ class ExplainedLoop(Protocol):
 
     def ablated(self, trial: Trial) -> AbstractContextManager[None]:
         """Inside, what the trial removes is removed from the loop."""
+        ...
+
+    def switched(self, trial: Trial) -> AbstractContextManager[None]:
+        """Inside, the loop has the levers of the trial; it is entered several times."""
         ...
 
 
@@ -131,6 +140,8 @@ class Explanations:
 
     def _body(self, number: int, steps: int) -> Steps[Measurements]:
         trial = self._trial_of(number)
+        if number != _AGAIN and is_try(trial):
+            return (yield from self._tried(trial))
         measured = Measurements()
         settling = _settling(trial)
         with self.loop.ablated(trial):
@@ -146,6 +157,33 @@ class Explanations:
                 measured.samples["step_time_s"] = yield from self.engine.timed(steps - settling)
         measured.counters |= dict(zip(WINDOW, (began, clocks.monotonic()), strict=True))
         return measured
+
+    def _tried(self, trial: Trial) -> Steps[Measurements]:
+        """Blocks of steps with other levers and blocks without, in turns."""
+        compilation = CompilationWatch()
+        began = clocks.monotonic()
+        with self.loop.switched(trial):
+            settling_s = yield from self.engine.timed(_SETTLING_TRY)
+        count, first = self._block_steps(), clocks.monotonic()
+        tried_s: list[float] = []
+        beside_s: list[float] = []
+        for _ in range(_BLOCKS):
+            with self.loop.switched(trial):
+                compilation.begin()
+                tried_s += yield from self.engine.timed(count)
+                compilation.end()
+            beside_s += yield from self.engine.timed(count)
+        measured = Measurements(samples={"warmup_step_time_s": settling_s, "step_time_s": tried_s})
+        measured.counters = compilation.counters()
+        if measured.counters.get("compile/compilations_inside"):
+            raise BadInput("it was compiled again while it was timed")
+        ended = clocks.monotonic()
+        measured.counters |= dict(zip(WINDOW, (first, ended), strict=True))
+        measured.counters |= {BESIDE: statistics.fmean(beside_s), TRY: ended - began}
+        return measured
+
+    def _block_steps(self) -> int:
+        return max(_LEAST_BLOCK_STEPS, steps_in_window(_BLOCK_S, self.step_s, 1))
 
     def _chosen(self) -> tuple[list[tuple[int, int]], dict[str, str]]:
         """The phases that this loop allows, with their steps; and why others need a start of their own."""
@@ -173,12 +211,14 @@ class Explanations:
 
     def _can_be_taken_back(self, number: int) -> bool:
         trial = self.trials[number]
-        return not is_recorded(trial) and not has_ablation(trial, NO_COMM)
+        return not (is_try(trial) or is_recorded(trial) or has_ablation(trial, NO_COMM))
 
     def _window_steps(self, window_s: float) -> int:
         return steps_in_window(window_s, self.step_s, self.engine.options.min_steps)
 
     def _steps_of(self, trial: Trial) -> int:
+        if is_try(trial):
+            return _SETTLING_TRY + 2 * _BLOCKS * self._block_steps()
         if not is_recorded(trial):
             return _settling(trial) + self._window_steps(min(trial.window_s or _LONGEST_S, _LONGEST_S))
         return _settling(trial) + self._recording(trial, "").steps
@@ -190,6 +230,11 @@ class Explanations:
 
     def _trial_of(self, number: int) -> Trial:
         return self.engine.trial if number == _AGAIN else self.trials[number]
+
+
+def is_try(trial: Trial) -> bool:
+    """Whether a trial is the same job with other levers."""
+    return not trial.is_ablation and not is_recorded(trial)
 
 
 def _settling(trial: Trial) -> int:
@@ -205,4 +250,6 @@ def _name_of(trial: Trial) -> str:
     """What a phase is, in words."""
     if is_recorded(trial):
         return "recorded steps"
+    if is_try(trial):
+        return trial.trial_id
     return " and ".join(ABLATIONS[name] for name in ABLATIONS if name in trial.ablations)

@@ -1,7 +1,9 @@
 """The `precision` lever: the number format of matrix products."""
 
+import contextlib
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -38,6 +40,19 @@ def set_tf32(is_on: bool) -> None:
     """Allow tf32 for products and convolutions in fp32, or not; PyTorch allows it for convolutions."""
     torch.set_float32_matmul_precision("high" if is_on else "highest")
     torch.backends.cudnn.allow_tf32 = is_on
+
+
+@contextlib.contextmanager
+def other_tf32(is_on: bool | None) -> Iterator[None]:
+    """Inside, tf32 is allowed or not; None leaves it as it is."""
+    products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    if is_on is not None:
+        set_tf32(is_on)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(products)
+        torch.backends.cudnn.allow_tf32 = convolutions
 
 
 def run_under_autocast(

@@ -14,6 +14,7 @@ from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.files import write_atomically
 from scalescope.results.printable import printable
+from scalescope.results.ranks.attach_job import OWN_START
 from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.results.ranks.rank_job import RankJob
 from scalescope.results.traces.events import trace_name
@@ -29,6 +30,17 @@ if TYPE_CHECKING:
 
 _CLONE_NEWNET = 0x40000000
 _LONGEST_MESSAGE = 1000
+_OF_THE_JOB = (
+    "parameter",
+    "gradient_bytes",
+    "buffer_bytes",
+    "convolutions",
+    "threads",
+    "affinity",
+    "gpu",
+    "model_flops",
+    "own_optimizer",
+)
 
 
 def run_rank(job: RankJob) -> int:
@@ -88,12 +100,24 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
         record_collectives(Path(job.heartbeat_file).parent, job.rank)
     write()
     benchmark = importlib.import_module(f"scalescope.worker.benchmarks.{trial.benchmark}")
-    measurements = benchmark.measure(trial, group, device, position, fault)
+    if job.phases:
+        measurements = benchmark.measure(trial, group, device, position, fault, job.phases)
+    else:
+        measurements = benchmark.measure(trial, group, device, position, fault)
     if measurements.write_trace is not None:
         name = trace_name(trial.trial_id, job.launch, job.rank)
         measurements.counters |= {"trace": name, **measurements.write_trace(Path(job.folder) / name)}
     counters = {**placement_counters(device), **measurements.counters}
     record.update(state="done", samples=measurements.samples, counters=counters, tables=measurements.tables)
+    if measurements.go_on is not None:
+        record["continues"] = True
+        write()
+        try:
+            measurements.go_on(lambda number, phase: _store_phase(job, number, phase, record))
+        except Exception as error:  # the window is measured
+            record["counters"][f"{OWN_START}all"] = describe_error(error)["message"]
+        record["counters"] |= {**measurements.counters, **record["counters"]}
+        record["continues"] = False
     write()
     position.enter(RankStage.TEARDOWN)
 
@@ -103,6 +127,22 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
         group.leave()
 
     return leave
+
+
+def _store_phase(job: RankJob, number: int, phase: Any, record: dict[str, Any]) -> None:
+    """A record of its own; what is known of the job is the same as in the window."""
+    other = {
+        **record,
+        "samples": phase.samples,
+        "counters": {**_of_job(record["counters"]), **phase.counters},
+        "tables": phase.tables,
+        "continues": False,
+    }
+    write_atomically(Path(job.phases[number].rank_files[job.rank]), json.dumps(other, allow_nan=False))
+
+
+def _of_job(counters: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in counters.items() if name.startswith(_OF_THE_JOB)}
 
 
 def _joined_group(job: RankJob, trial: Trial, store: Any, device: "torch.device") -> "Group":

@@ -106,7 +106,7 @@ def _become_rank(request: dict[str, Any], answers: int) -> int:
     enable_stack_dumps()
     from scalescope.worker.process.rank import run_rank
 
-    return run_rank(RankJob(**request["fork"]))
+    return run_rank(RankJob.from_plain(request["fork"]))
 
 
 def _probe(answers: int) -> int:

@@ -74,21 +74,26 @@ def _check_same_on_all_ranks(model: nn.Module, group: Group) -> None:
 
 def build_step(trial: Trial, workload: Workload, device: torch.device) -> Step:
     """The training step the trial describes: workload, then strategy, then levers."""
+    return with_levers(trial, bare_step(trial, workload, device), device)
+
+
+def bare_step(trial: Trial, workload: Workload, device: torch.device) -> Step:
+    """The step without the levers that change steps."""
     for module, options in _levers(trial):
         if hasattr(module, "prepare"):
             workload = module.prepare(workload, options, device)
     training = trial.options(Training)
     if workload.own_step is not None and training.fused_optimizer:
         workload = dataclasses.replace(workload, own_step=_with_fused_optimizers(workload.own_step))
-    step: Step = getattr(_strategy_of(trial), "wrap" if workload.own_step is None else WRAP)(
+    wrap = getattr(_strategy_of(trial), "wrap" if workload.own_step is None else WRAP)
+    step: Step = wrap(
         workload,
         trial.options(trial.strategy_card),
         device,
         has_ablation(trial, NO_COMM),
         _factory_of(workload, training),
     )
-    step = with_levers(trial, step, device)
-    return _without_optimizer(step) if has_ablation(trial, NO_OPTIMIZER) else step
+    return step
 
 
 def _strategy_of(trial: Trial) -> Any:
@@ -113,7 +118,7 @@ def with_levers(trial: Trial, step: Step, device: torch.device) -> Step:
     for module, options in _levers(trial):
         if hasattr(module, "apply"):
             step = module.apply(step, options, device)
-    return step
+    return _without_optimizer(step) if has_ablation(trial, NO_OPTIMIZER) else step
 
 
 def _levers(trial: Trial) -> Iterator[tuple[Any, Any]]:

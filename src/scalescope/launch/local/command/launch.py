@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from scalescope.experiment.command_line import CommandNodes, filled_words
 from scalescope.experiment.machine import Gpu
 from scalescope.experiment.phases import Phase
 from scalescope.experiment.trial import Trial
-from scalescope.launch.launcher import Explained, Outcome, Watcher, record_from
+from scalescope.launch.launcher import Outcome, Watcher, attach_phase, explained_in
 from scalescope.launch.local.command.environment import command_environment, rank_cpus, rank_environments
 from scalescope.launch.local.command.host_heartbeats import HostHeartbeats
 from scalescope.launch.local.command.processes import PACKAGE, CommandProcess, check_program, start_command
@@ -26,10 +26,10 @@ from scalescope.launch.local.rank_watch import SupervisedLaunch, SupervisedRank
 from scalescope.launch.local.split_gpu import SplitGpu
 from scalescope.launch.telemetry.load import LoadMeter
 from scalescope.launch.telemetry.sampler import Telemetry
-from scalescope.results.ranks.attach_job import PROCESSES, AttachJob, AttachPhase
+from scalescope.results.ranks.attach_job import PROCESSES, AttachJob
 from scalescope.results.ranks.heartbeat import Heartbeats
 from scalescope.results.result import RankRecord
-from scalescope.results.run_folder import RunFolder, read_json
+from scalescope.results.run_folder import RunFolder
 
 _HOOK = Path(__file__).with_name("startup_hook.py")
 
@@ -104,7 +104,7 @@ class CommandLaunch:
     def _supervise(self, command: SupervisedCommand, watcher: Watcher) -> Outcome:
         if self.meter is None:
             outcome = CommandSupervisor(command, watcher).run()
-            return dataclasses.replace(outcome, explained=self._explained(lambda records: {}))
+            return dataclasses.replace(outcome, explained=explained_in(self.folder, self.phases, self.number))
         telemetry = Telemetry(
             self.sampled_gpus,
             lambda: _known_pids(command.ranks),
@@ -118,20 +118,15 @@ class CommandLaunch:
 
         try:
             outcome = CommandSupervisor(command, watcher, telemetry.sample, measured).run()
-            explained = self._explained(lambda records: telemetry.of_window(self._of_this_host(records)))
+            explained = explained_in(
+                self.folder,
+                self.phases,
+                self.number,
+                lambda records: telemetry.of_window(self._of_this_host(records)),
+            )
         finally:
             telemetry.close()
         return dataclasses.replace(outcome, telemetry=sampled, explained=explained)
-
-    def _explained(self, sampled: Callable[[Sequence[RankRecord]], dict[str, Any]]) -> tuple[Explained, ...]:
-        """The phases that all ranks stored."""
-        found = []
-        for phase in self.phases:
-            raw = [read_json(file) for file in self._files_of(phase.trial)]
-            records = [record_from(record) for record in raw if isinstance(record, dict)]
-            if len(records) == self.trial.world_size:
-                found.append(Explained(trial=phase.trial, records=records, telemetry=sampled(records)))
-        return tuple(found)
 
     def _of_this_host(self, records: Sequence[RankRecord]) -> list[RankRecord]:
         """Those whose clock is ours."""
@@ -193,14 +188,7 @@ class CommandLaunch:
             environment=environments,
             cpus=[] if self.nodes.are_several else rank_cpus(self.trial, self.gpus),
             node=self.nodes.names[0] if self.nodes.are_several else "",
-            phases=[
-                AttachPhase(
-                    settings=dict(phase.trial.settings),
-                    rank_files=[str(file) for file in self._files_of(phase.trial)],
-                    needs_loader=phase.needs_loader,
-                )
-                for phase in self.phases
-            ],
+            phases=[attach_phase(self.folder, phase, self.number) for phase in self.phases],
             view=None if writes is None else dataclasses.asdict(writes.view),
             forbids_writing=writes is not None and writes.is_checked_by_ranks,
         )
