@@ -1,8 +1,8 @@
 """Jobs with a known truth for `tune_value.py`: a step is a queue of kernels that a host launches one by one.
 
-Nothing here is shared with the search: no shares, no factors of cards, no formula for a step. A step is
-played through: the host launches each kernel, the GPU runs it when it is free, batches come from processes
-that prepare them, gradients are sent behind the backward pass. A setting changes kernels, launches, processes or
+Nothing here is shared with the search: no shares, no factors of cards, no formula of a step. A step is played
+through: the host launches each kernel, the GPU runs it when it is free, batches come from processes that
+prepare them, gradients are sent behind the backward pass. A setting changes kernels, launches, processes or
 links, by amounts that each job draws for itself; some do the opposite of what their cards say. The host is
 slow for minutes at a time, epochs restart, and launches differ.
 """

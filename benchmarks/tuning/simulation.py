@@ -70,7 +70,8 @@ def search_of(job: Job, shown: dict[Combination, StepParts]) -> TuningSearch:
             name=change.name,
             setting=change.setting,
             in_bundle=change.in_bundle,
-            needs_promise=change.setting == "num_workers",
+            needs_promise=change.setting == "memory_format",
+            sets_processes=change.setting == "num_workers",
             compiles=change.compiles,
             switchable=change.name in _SWITCHABLE,
         )
@@ -213,6 +214,7 @@ def _shown(job: Job, levers: Combination, draw: random.Random) -> StepParts:
         communication_share=send_share,
         busy_share=None if job.device == "cpu" else min(1.0, played.busy_s / step_s),
         products_share=products / played.busy_s,
+        convolution_share=played.by_kind_s.get("convolution", 0.0) / max(products, 1e-12),
         prepare_share=job.with_levers(levers).prepare_s / step_s,
         processes=job.with_levers(levers).processes,
     )

@@ -54,9 +54,10 @@ Need = Literal[
     "ddp",
 ]
 Change = Literal["nothing", "rounding", "the job"]
-# Of a step: matrix products, other kernels, the update of parameters, the host's work beside the device's,
-# loading of batches, and the communication that nothing hides.
-Part = Literal["products", "kernels", "optimizer", "host", "prepare", "copy", "communication"]
+# Of a step: matrix products, convolutions, other kernels, the update of parameters, the host's work beside
+# the device's, preparing batches, copying them, and the communication that nothing hides. What shortens
+# products shortens convolutions as much, where a card does not say otherwise.
+Part = Literal["products", "convolutions", "kernels", "optimizer", "host", "prepare", "copy", "communication"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,7 @@ class Lever:
     starts_slowly: bool = False  # it compiles, for instance
     is_compiled_in: bool = False  # what was compiled for another value is of no use for this one
     in_bundle: tuple[Scalar, ...] = ()  # values that an expert sets at once, before anything is measured
+    bundled_if_promising: bool = False  # only where the facts of the step say that it helps
     switches: tuple[Scalar, ...] = ()  # values that a running process can be moved between
     sets_processes: bool = False  # its value is the number of processes that prepare batches
     needs_new_ranks: bool = False  # what runs already cannot be moved: threads keep the cores they began on

@@ -32,6 +32,7 @@ from scalescope.results.result import Stage
 BASELINE_STAGE, EXPLORE, CONFIRM = Stage("baseline"), Stage("explore"), Stage("confirm")
 LEAST_GAIN = math.log1p(LEAST_EFFECT)
 _WORTH = 0.002  # the least promise worth a launch
+_WORTH_WRITING = 0.02  # the least promise of what an expert writes only where it is worth it
 _REPLACING = 0.05  # what another value must promise beyond one that was measured
 _RATHER = 0.5  # of what compilation promises: a lever that promises more and compiles nothing goes first
 _SETTLED = 2.5  # standard errors: a set so much slower than the best leaves the race
@@ -53,6 +54,7 @@ class Option:
     asked: bool = False  # by name: tried whatever it promises
     in_bundle: bool = False  # an expert writes it at once
     needs_promise: bool = False  # but only where it promises something
+    sets_processes: bool = False  # that prepare batches
     compiles: bool = False
     switchable: bool = False  # in a running process
 
@@ -125,7 +127,7 @@ class SearchPosition:
 
     @cached_property
     def tried(self) -> frozenset[Combination]:
-        return frozenset(launch.levers for launch in self.measured.launches)
+        return frozenset(launch.levers for launch in self.measured.launches if not launch.cut_short)
 
     @cached_property
     def values(self) -> dict[Combination, float]:
@@ -247,18 +249,29 @@ class SearchPosition:
         first = next(explored, BASELINE)
         if first and first <= bundled:
             return first
-        chosen = BASELINE
+        chosen = self._with_bundled(BASELINE)
+        compiling = self._by_promise((o for o in self.search.options if o.compiles), chosen)
+        fastest = self.search.with_option(chosen, compiling[0]) if compiling else chosen
+        processes = self._by_promise((o for o in self.search.options if o.sets_processes), fastest)
+        if not processes:
+            return chosen
+        return self._with_bundled(self.search.with_option(chosen, processes[0]))  # some need processes
+
+    def _with_bundled(self, chosen: Combination) -> Combination:
+        """With the best value of every setting of the bundle, one after the other."""
         while True:
             taken = {option.setting for option in self.search.options if option.name in chosen}
             free = [o for o in self.search.options if o.in_bundle and o.setting not in taken]
-            ranked = [o for o in self._by_promise(free, chosen, least=-math.inf) if not o.needs_promise]
+            ranked = [o for o in self._by_promise(free, chosen, least=-math.inf) if self._belongs(o, chosen)]
             if not ranked:
-                break
+                return chosen
             chosen = self.search.with_option(chosen, ranked[0])
-        compiling = self._by_promise((o for o in self.search.options if o.compiles), chosen)
-        fastest = self.search.with_option(chosen, compiling[0]) if compiling else chosen
-        processes = self._by_promise((o for o in self.search.options if o.needs_promise), fastest)
-        return self.search.with_option(chosen, processes[0]) if processes else chosen
+
+    def _belongs(self, option: Option, chosen: Combination) -> bool:
+        """Whether an expert would write it at once beside others."""
+        return not option.sets_processes and (
+            not option.needs_promise or self._adds(option, chosen) > _WORTH_WRITING
+        )
 
     def _adds(self, option: Option, base: Combination) -> float:
         return self.search.promise(self.search.with_option(base, option), base)
@@ -290,8 +303,7 @@ class SearchPosition:
                 yield levers, max(promise, 1e-9)
 
     def _replacing(self, levers: Combination, base: Combination) -> float:
-        """What another value promises in place of one that was measured, which gave its share of what the base
-        gave in place of what it promised."""
+        """What another value promises in place of one that was measured, by what the base gave of its promise."""
         promise = self.search.promise
         if not self.search.model.knows_effect(base - levers):
             return promise(levers, base) - _REPLACING

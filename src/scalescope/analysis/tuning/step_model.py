@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from scalescope.catalog.setting import Part
 
 # What a step is assumed to be where nothing says otherwise, as shares of the device's work.
+_DEVICE: tuple[Part, ...] = ("products", "convolutions", "kernels", "optimizer")
 _PRODUCTS, _OPTIMIZER = 0.6, 0.06
 _BUSY = 0.9  # of the compute: a device that works less waits for the host
 _HIDDEN_HOST = 0.3  # of the compute: the host's work that hides behind it
@@ -22,25 +23,26 @@ _HIDDEN_LOADING = 0.5  # of the compute, per process: loading that nobody waits 
 class StepParts:
     """The parts of a step as shares of some step.
 
-    `products`, `kernels` and `optimizer` are the device's work, one after the other; `host` runs beside it,
-    and the longer of both counts. `prepare` is what one process takes to prepare the batches of a step: the
-    rank itself if there are no `processes`, which otherwise work beside it. `copy` and `communication` are
-    exposed.
+    `products`, `convolutions`, `kernels` and `optimizer` are the device's work, one after the other; `host`
+    runs beside it, and the longer of both counts. `prepare` is what one process takes to prepare the batches
+    of a step: the rank itself if there are no `processes`, which otherwise work beside it. `copy` and
+    `communication` are exposed. `rest` is what no lever changes: waits of the script's own, for instance.
     """
 
     times: Mapping[Part, float]
     processes: int = 0
+    rest: float = 0.0
 
     @property
     def device(self) -> float:
-        return self.times["products"] + self.times["kernels"] + self.times["optimizer"]
+        return sum(self.times.get(part, 0.0) for part in _DEVICE)
 
     @property
     def step(self) -> float:
         compute = max(self.device, self.times["host"]) + self.times["copy"]
         prepare = self.times["prepare"]
         waiting = max(0.0, prepare / self.processes - compute) if self.processes else prepare
-        return max(1e-9, compute + waiting + self.times["communication"])
+        return max(1e-9, compute + waiting + self.times["communication"] + self.rest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +57,11 @@ class LeverEffect:
     def among(self, levers: Iterable[str]) -> dict[Part, float]:
         """The factors in this company."""
         factors = dict(self.factors)
+        if "products" in factors:
+            factors.setdefault("convolutions", factors["products"])
         if self.company.intersection(levers):
-            for part, factor in self.together.items():
+            together = {"convolutions": self.together.get("products", 1.0), **self.together}
+            for part, factor in together.items():
                 factors[part] = factors.get(part, 1.0) * factor
         return factors
 
@@ -98,7 +103,7 @@ class StepModel:
         }
         added = (self.effects[lever].processes for lever in levers - base if lever in self.effects)
         processes = next((count for count in added if count is not None), parts.processes)
-        return StepParts(times=times, processes=processes)
+        return StepParts(times=times, processes=processes, rest=parts.rest)
 
     def _factors(self, levers: frozenset[str]) -> dict[Part, float]:
         factors: dict[Part, float] = {}
@@ -115,6 +120,7 @@ def parts_of_step(
     communication_share: float = 0.0,
     busy_share: float | None = None,
     products_share: float | None = None,
+    convolution_share: float = 0.0,
     optimizer_share: float | None = None,
     prepare_share: float | None = None,
     processes: int = 0,
@@ -122,7 +128,8 @@ def parts_of_step(
     """The parts of a step from what its launch showed: shares of the step, None where that is unknown.
 
     `busy_share` is how much of it the GPU computed; what is neither that nor input, copies or communication
-    is the host's. `products_share` and `optimizer_share` are parts of the device's work.
+    is the host's. `products_share` and `optimizer_share` are parts of the device's work, `convolution_share`
+    of the products.
     """
     compute = max(0.0, 1.0 - input_share - copy_share - communication_share)
     device = compute if busy_share is None else min(compute, busy_share)
@@ -131,7 +138,8 @@ def parts_of_step(
     if prepare_share is None and processes:
         prepare_share = processes * (1.0 if input_share > 0.0 else _HIDDEN_LOADING * compute)
     times: dict[Part, float] = {
-        "products": products * device,
+        "products": products * (1.0 - convolution_share) * device,
+        "convolutions": products * convolution_share * device,
         "kernels": (1.0 - products - optimizer) * device,
         "optimizer": optimizer * device,
         "host": compute if device < _BUSY * compute else _HIDDEN_HOST * compute,

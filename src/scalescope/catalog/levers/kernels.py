@@ -41,7 +41,7 @@ class Kernels:
             tries=(True,),
             needs=("cuda", "convolutions"),
             changes="rounding",
-            expects=(ExpectedEffect(factors={"products": 0.95}, source=_H200),),
+            expects=(ExpectedEffect(factors={"convolutions": 0.95}, source=_H200),),
             code=_timed,
         ),
     )

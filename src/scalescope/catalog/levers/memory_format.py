@@ -38,16 +38,17 @@ class MemoryFormat:
             changes="rounding",
             is_compiled_in=True,
             in_bundle=("channels_last",),
+            bundled_if_promising=True,
             expects=(
                 ExpectedEffect(
                     device="cuda",
-                    factors={"products": 0.95},
+                    factors={"convolutions": 0.95},
                     company=("precision", ("bf16", "fp16")),
-                    together={"products": 0.5},
+                    together={"convolutions": 0.5},
                     source="docs/measurements/2026-11-15-h200-levers.md",
                 ),
                 ExpectedEffect(
-                    device="cpu", factors={"products": 0.9}, source="oneDNN's kernels are for NHWC"
+                    device="cpu", factors={"convolutions": 0.9}, source="oneDNN's kernels are for NHWC"
                 ),
             ),
             code=_in_script,

@@ -16,8 +16,9 @@ REMAINING = "remaining_communication"  # table of a rank without communication: 
 
 
 OWN_START = "own_start/"  # prefix of counters: what could not be measured in the same start, and why
-# Counters of other levers that were tried beside the unchanged step: its mean time, and what trying took.
-BESIDE, TRY = "beside_step_s", "try_s"
+# Counters of what was measured after a window: of other levers the mean time of the unchanged step beside
+# them, and of everything how long it took.
+BESIDE, PHASE_TIME = "beside_step_s", "phase_s"
 AGAIN = "again_step_s"  # counter: the median step once more, after what followed on the window
 
 

@@ -41,7 +41,8 @@ class Combinations:
             setting=candidate.name,
             asked=candidate.asked,
             in_bundle=lever is not None and candidate.value in lever.in_bundle,
-            needs_promise=lever is not None and lever.sets_processes,
+            needs_promise=lever is not None and lever.bundled_if_promising,
+            sets_processes=lever is not None and lever.sets_processes,
             compiles=lever is not None and lever.starts_slowly,
             switchable=self._is_switchable(candidate, lever),
         )
@@ -55,14 +56,29 @@ class Combinations:
         return is_known and candidate.value in lever.switches
 
     def without_use(self, absent: Mapping[Need, str]) -> dict[str, str]:
-        """Candidates that need what is absent, by name, with the reason; not those that were asked for."""
+        """Candidates that need what is absent and no other brings about, by name, with the reason; not those
+        that were asked for."""
+        brought = {"workers"} if any(map(self._sets_processes, self.candidates)) else set()
         return {
             text: absent[need]
             for text, candidate in self.candidates.items()
-            if not candidate.asked and (lever := self._settings[candidate.name].lever) is not None
-            for need in lever.needs
-            if need in absent
+            if not candidate.asked
+            for need in self._needs(text)
+            if need in absent and need not in brought
         }
+
+    def lacks(self, levers: Combination, absent: Mapping[Need, str]) -> bool:
+        """Whether levers need loader processes, and neither the job nor the others have them."""
+        needed = any("workers" in self._needs(text) for text in levers)
+        return needed and "workers" in absent and not any(map(self._sets_processes, levers))
+
+    def _needs(self, text: str) -> tuple[Need, ...]:
+        lever = self._settings[self.candidates[text].name].lever
+        return () if lever is None else lever.needs
+
+    def _sets_processes(self, text: str) -> bool:
+        lever = self._settings[self.candidates[text].name].lever
+        return lever is not None and lever.sets_processes
 
     def experiment_with(self, levers: Combination) -> Experiment:
         """The request with these levers."""

@@ -4,12 +4,26 @@ import statistics
 from collections.abc import Iterable
 
 from scalescope.analysis.configurations import Configuration, configurations
+from scalescope.analysis.recording import StepRecording, fitted, recordings_of
 from scalescope.analysis.training.activity import activities_of
 from scalescope.analysis.training.loading import LoaderFacts, loading_of
 from scalescope.analysis.training.model_facts import model_facts
+from scalescope.analysis.training.step_waterfall import (
+    COMPUTE,
+    COPIES,
+    IDLE_BETWEEN,
+    IDLE_HOST,
+    IDLE_INPUT,
+    IDLE_SYNC,
+    IDLE_UNKNOWN,
+    OPTIMIZER,
+    REST,
+    step_waterfall,
+)
 from scalescope.analysis.tuning.step_model import StepParts, parts_of_step
-from scalescope.catalog.setting import Need
+from scalescope.catalog.setting import Need, Part
 from scalescope.experiment.ablations import without_communication
+from scalescope.experiment.recordings import only_explains
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks.attach_job import OBSERVED
 from scalescope.results.result import RankRecord, Result
@@ -17,12 +31,19 @@ from scalescope.results.result import RankRecord, Result
 _BARE_SHARE = 0.75  # of a bare matrix product's speed that the products of a model usually reach
 _COPIED_PER_S = {False: 6e9, True: 2e10}  # bytes, from pageable and from page-locked memory
 _USUAL_COMMUNICATION = 0.3  # of a step of several ranks
+_USUAL_CONVOLUTIONS = 0.8  # of the products of a model that has convolutions, as long as nothing tells
+_HIDDEN_HOST = 0.5  # of the compute: the host's work that hides behind it
+_HOST_BOUND = 0.05  # of the step: a GPU that waits longer for the host is limited by it
 _LEAST_PRODUCTS, _MOST_PRODUCTS = 0.2, 0.95
 
 
 def parts_of_trial(results: Iterable[Result], trial: Trial, baseline: Trial) -> StepParts | None:
-    """The parts of a trial's step as shares of it; None where no launch of it is finished."""
-    results = list(results)
+    """The parts of a trial's step as shares of it; None where no launch of it is finished.
+
+    Where its steps were recorded, they are those of the breakdown.
+    """
+    recorded = recordings_of(results := list(results)).get(trial.trial_id)
+    results = [result for result in results if not only_explains(result.trial) or result.trial.is_ablation]
     measured = {configuration.trial.trial_id: configuration for configuration in configurations(results)}
     configuration = measured.get(trial.trial_id)
     if configuration is None:
@@ -38,6 +59,8 @@ def parts_of_trial(results: Iterable[Result], trial: Trial, baseline: Trial) -> 
         input_share = min(input_share, max(0.0, 1.0 - busy))  # what a busy GPU waits for is not input
         copy_share = min(copy_share, max(0.0, 1.0 - busy - input_share))
     communication_share = _communication_share(measured, trial, baseline)
+    if recorded is not None and trial.world_size == 1:
+        return _recorded_parts(configuration, recorded, loading, batches)
     computing_s = step_s * max(0.0, 1.0 - input_share - copy_share - communication_share)
     prepare_s = None if loading is None else loading.prepare_s
     return parts_of_step(
@@ -46,10 +69,53 @@ def parts_of_trial(results: Iterable[Result], trial: Trial, baseline: Trial) -> 
         communication_share=communication_share,
         busy_share=busy,
         products_share=_products_share(configuration),
+        convolution_share=_USUAL_CONVOLUTIONS if _has_convolutions(results, trial) else 0.0,
         optimizer_share=None if trial.on_gpu else _optimizer_share(host_s, computing_s),
         prepare_share=None if prepare_s is None else batches * prepare_s / step_s,
         processes=0 if loading is None else loading.workers or 0,
     )
+
+
+def _recorded_parts(
+    configuration: Configuration, recording: StepRecording, loading: LoaderFacts | None, batches: float
+) -> StepParts | None:
+    """The parts of a step as its waterfall has them."""
+    waterfall = step_waterfall(configuration, recording, ())
+    if waterfall is None:
+        return None
+    step_s, time_s = waterfall.step_s, waterfall.time_s
+    compute_s = sum(map(time_s, COMPUTE))
+    products_s = min(recording.matrix_product_s or 0.0, compute_s)
+    convolutions_s = min(recording.convolution_s or 0.0, products_s)
+    optimizer_s = min(time_s(OPTIMIZER), compute_s - products_s)
+    replay = fitted(recording.replays, step_s)
+    idle_s = time_s(IDLE_HOST) + time_s(IDLE_BETWEEN)
+    hidden_s = min(compute_s, replay.fast_gpu_s) if replay is not None else _HIDDEN_HOST * compute_s
+    waits_s = time_s(IDLE_SYNC)  # after a copy from pageable memory, which waits for the GPU, or a line
+    copies_wait = bool(recording.pageable_copies) and not recording.frequent_waits
+    input_s, processes = time_s(IDLE_INPUT), 0 if loading is None else loading.workers or 0
+    prepare_s = None if loading is None or loading.prepare_s is None else batches * loading.prepare_s
+    times: dict[Part, float] = {
+        "products": products_s - convolutions_s,
+        "convolutions": convolutions_s,
+        "kernels": compute_s - products_s - optimizer_s,
+        "optimizer": optimizer_s,
+        "host": compute_s + idle_s if idle_s > _HOST_BOUND * step_s else hidden_s,
+        "prepare": input_s if not processes or prepare_s is None else prepare_s,
+        "copy": time_s(COPIES) + (waits_s if copies_wait else 0.0),
+        "communication": 0.0,
+    }
+    rest_s = time_s(IDLE_UNKNOWN) + time_s(REST) + (0.0 if copies_wait else waits_s)
+    return StepParts(
+        times={part: value / step_s for part, value in times.items()},
+        processes=processes,
+        rest=rest_s / step_s,
+    )
+
+
+def _has_convolutions(results: Iterable[Result], trial: Trial) -> bool:
+    ranks = next((r.ranks for r in results if r.status == "ok" and r.trial_id == trial.trial_id), ())
+    return any(model_facts(record).convolutions for record in ranks[:1])
 
 
 def _loading(results: Iterable[Result], trial: Trial) -> LoaderFacts | None:

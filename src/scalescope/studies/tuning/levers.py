@@ -1,8 +1,9 @@
 """Which settings `tune` moves: values worth trying that apply here, and why the others do not."""
 
+import contextlib
 import dataclasses
 import importlib.util
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from scalescope.catalog import cards
@@ -70,6 +71,7 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
     _refuse_too_large(baseline, experiment, machine)
     candidates: dict[str, Candidate] = {}
     inapplicable: list[Inapplicable] = []
+    in_company: list[tuple[Setting, Value]] = []  # what cannot run alone
     for setting, values, left_out in _wanted(baseline, asked):
         typed = left_out is None  # a value given by name is tried, unless it cannot run at all
         reason = why_not(setting, baseline, machine) if setting.lever and not typed else None
@@ -87,6 +89,8 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
                 candidate = dataclasses.replace(candidate, asked=left_out is None or not _is_all(asked))
             except ScalescopeError as error:
                 inapplicable.append(Inapplicable(text=shown(setting.name, value), reason=str(error)))
+                if not typed:
+                    in_company.append((setting, value))
                 continue
             reason = _why_not_worth_trying(candidate, baseline, machine, typed=typed)
             if reason is None and not typed:
@@ -95,12 +99,29 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
                 inapplicable.append(Inapplicable(text=candidate.text, reason=reason))
             else:
                 candidates.setdefault(candidate.trial.trial_id, candidate)
+    bundle = _bundle(candidates.values(), baseline)
+    for setting, value in in_company:
+        with contextlib.suppress(ScalescopeError):
+            candidate = _candidate(experiment, machine, baseline, setting, value, bundle)
+            if candidate.changes != "the job":
+                candidates.setdefault(candidate.trial.trial_id, candidate)
     tried = {candidate.text for candidate in candidates.values()}
     return Levers(
         baseline=baseline,
         candidates=tuple(candidates.values()),
         inapplicable=tuple(lever for lever in inapplicable if lever.text not in tried),
     )
+
+
+def _bundle(candidates: Iterable[Candidate], baseline: Trial) -> dict[str, Value]:
+    """The first values of candidates that are tried together."""
+    known = settings_of_trial(baseline)
+    bundle: dict[str, Value] = {}
+    for candidate in candidates:
+        lever = known[candidate.name].lever
+        if lever is not None and candidate.value in lever.in_bundle:
+            bundle.setdefault(candidate.name, candidate.value)
+    return bundle
 
 
 def _is_all(asked: Sequence[str]) -> bool:
@@ -228,9 +249,15 @@ def with_values(experiment: Experiment, values: Mapping[str, Value]) -> Experime
 
 
 def _candidate(
-    experiment: Experiment, machine: Machine, baseline: Trial, setting: Setting, value: Value
+    experiment: Experiment,
+    machine: Machine,
+    baseline: Trial,
+    setting: Setting,
+    value: Value,
+    company: Mapping[str, Value] | None = None,
 ) -> Candidate:
-    (trial,) = expand(with_values(experiment, {setting.name: value}), machine).trials
+    """A candidate as it runs alone, or in the company that it needs."""
+    (trial,) = expand(with_values(experiment, {**(company or {}), setting.name: value}), machine).trials
     _refuse_too_large(trial, experiment, machine)
     changes = _changes(setting, baseline)
     if trial.samples_per_step != baseline.samples_per_step:  # a pipeline's ranks share one batch
@@ -261,8 +288,8 @@ def why_not(setting: Setting, trial: Trial, machine: Machine) -> str | None:
             "synthetic batches are on the device already; add --num-workers 0 for a loader",
         ),
         "workers": (
-            bool(trial.num_workers) or trial.is_command,
-            "the loader has no processes; add --num-workers 2",
+            has_loader(trial) or trial.is_command,  # processes may be another lever's
+            "synthetic batches are on the device already; add --num-workers 2",
         ),
         "ddp": (trial.is_command, "is an argument of the DDP of a command"),
         "torchao": (importlib.util.find_spec("torchao") is not None, "requires torchao: not installed"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from scalescope.analysis.launches import summarise
 from scalescope.analysis.tuning.loss_check import LossCheck, check_losses
 from scalescope.catalog.benchmarks.train import warmup_of
+from scalescope.experiment.recordings import records_breakdown
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result, Stage
 from scalescope.studies.plan import Launch
@@ -16,8 +17,9 @@ _TRIES = 2  # a failure by chance is none
 
 
 def measures_speed(result: Result) -> bool:
-    """Whether a launch counts for the speed of its settings; those that record losses do not."""
-    return result.stage is None or result.stage.kind != "loss"
+    """Whether a launch counts for the speed of its settings; those that record losses or steps do not."""
+    records_losses = result.stage is not None and result.stage.kind == "loss"
+    return not records_losses and not records_breakdown(result.trial)
 
 
 @dataclass(frozen=True, slots=True)

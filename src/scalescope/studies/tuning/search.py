@@ -24,9 +24,10 @@ from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.observed import without_observations
 from scalescope.experiment.phases import Phase
+from scalescope.experiment.recordings import breakdown_of, records_breakdown
 from scalescope.experiment.trial import Trial
 from scalescope.report.tuning.sections import CURRENT
-from scalescope.results.ranks.attach_job import BESIDE, TRY
+from scalescope.results.ranks.attach_job import BESIDE, PHASE_TIME
 from scalescope.results.result import Result, Stage
 from scalescope.results.run import Run
 from scalescope.studies.plan import Launch
@@ -100,16 +101,25 @@ class Search:
         base = self.combinations.trial_with(step.base)
         assert trial is not None and base is not None
         stage = dataclasses.replace(step.stage, base=base.trial_id)
+        within = map(self.combinations.trial_with, step.within)
         return Launch(
             trial,
             self._number(run, trial),
             stage,
             at_most_s=step.at_most_s,
             label=f"{_PURPOSES[step.stage.kind]} {_name_of(step.levers)}",
-            phases=tuple(
-                Phase(trial=tried) for tried in map(self.combinations.trial_with, step.within) if tried
+            phases=(
+                *self._recorded(run, step),
+                *(Phase(trial=tried) for tried in within if tried is not None),
             ),
         )
+
+    def _recorded(self, run: Run, step: NextLaunch) -> Iterable[Phase]:
+        """Recorded steps of the first launch, which tell what a step on a GPU consists of."""
+        baseline = self.levers.baseline
+        first = step.stage.kind == "baseline" and not self._of_baseline(run)
+        if first and self._combine and baseline.on_gpu and baseline.world_size == 1:
+            yield Phase(trial=breakdown_of(baseline))
 
     @staticmethod
     def _number(run: Run, trial: Trial) -> int:
@@ -162,7 +172,8 @@ class Search:
             return None
         key = trial.trial_id, len(run.results)
         if key not in self._parts:
-            results = [result for result in run.results if measures_speed(result) and not is_try(result)]
+            told = (r for r in run.results if measures_speed(r) or records_breakdown(r.trial))
+            results = [result for result in told if not is_try(result)]
             self._parts[key] = parts_of_trial(results, trial, self.levers.baseline)
         return self._parts[key]
 
@@ -176,6 +187,7 @@ class Search:
         return self.combinations.without_use(absent_needs(run.results, self.levers.baseline))
 
     def search(self, run: Run) -> TuningSearch:
+        absent = absent_needs(run.results, self.levers.baseline)
         return TuningSearch(
             options=[
                 option for option in self.combinations.options if option.name not in self.without_use(run)
@@ -185,7 +197,9 @@ class Search:
                 effects=self.combinations.effects(),
                 launched=self._launched(run),
             ),
-            can_run=self.combinations.can_run,
+            can_run=lambda levers: (
+                self.combinations.can_run(levers) and not self.combinations.lacks(levers, absent)
+            ),
             program=self.combinations.program,
             threshold=self.threshold,
             most_launches=self._experiment.measuring.repeats,
@@ -200,7 +214,7 @@ class Search:
         by_trial = {c.trial.trial_id: c for c in configurations(results)}
         baseline = by_trial.get(self.levers.baseline.trial_id)
         launches = []
-        tried_s = tries_of(results)
+        tried_s = phase_times(run.results)
         for result in results:
             levers = self.combinations.of_trial(result.trial)
             if levers is None or result.stopped_by == "signal":
@@ -357,17 +371,20 @@ def is_try(result: Result) -> bool:
 
 
 def start_of(result: Result, results: Sequence[Result]) -> Result | None:
-    """The result in whose start another was tried."""
+    """The result in whose start another was measured."""
     base = None if result.stage is None else result.stage.base
     same = (other for other in results if other.trial_id == base and other.started_at == result.started_at)
     return next(same, None)
 
 
-def tries_of(results: Sequence[Result]) -> dict[int, float]:
-    """What trying took, of each try, and as much less of the launch in whose start it was, by identity."""
+def phase_times(results: Sequence[Result]) -> dict[int, float]:
+    """What each phase took, and as much less of the launch in whose start it was, by identity."""
     took: dict[int, float] = {}
-    for result in filter(is_try, results):
-        took[id(result)] = max(record.number(TRY) or 0.0 for record in result.ranks)
+    for result in results:
+        phase_s = max((record.number(PHASE_TIME) or 0.0 for record in result.ranks), default=0.0)
+        if not phase_s:
+            continue
+        took[id(result)] = phase_s
         main = start_of(result, results)
         if main is not None:
             took[id(main)] = took.get(id(main), 0.0) - took[id(result)]

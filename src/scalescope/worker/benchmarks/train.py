@@ -26,6 +26,7 @@ from scalescope.worker.ablations.model_collectives import (
 from scalescope.worker.counting.flops import count_flops_per_sample
 from scalescope.worker.engine.explaining import Explanations, is_try
 from scalescope.worker.engine.profiling import ProfiledModel, is_compiled, profiled
+from scalescope.worker.engine.recording import is_recorded
 from scalescope.worker.engine.steps import Engine, Steps, driven, steps_in_window
 from scalescope.worker.levers.precision import other_tf32
 from scalescope.worker.machine.calibration import BareProduct
@@ -342,6 +343,8 @@ class OwnLoop:
     # What follows on the window in the same process.
 
     def why_not_here(self, trial: Trial) -> str | None:
+        if is_recorded(trial):
+            return None
         if not is_try(trial):
             return "ranks of scalescope's own loop get a start of their own"
         if self.steps.step.is_whole or self.trial.options(Train).stand_in:
@@ -349,8 +352,8 @@ class OwnLoop:
         return None
 
     def ablated(self, trial: Trial) -> AbstractContextManager[None]:
-        """Nothing is removed here."""
-        raise NotImplementedError
+        """Nothing is removed from our own loop."""
+        return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def switched(self, trial: Trial) -> Iterator[None]:

@@ -17,7 +17,7 @@ from scalescope import clocks
 from scalescope.errors import BadInput
 from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation
 from scalescope.experiment.trial import ABLATIONS, Trial
-from scalescope.results.ranks.attach_job import BESIDE, TRY, AttachPhase
+from scalescope.results.ranks.attach_job import BESIDE, PHASE_TIME, AttachPhase
 from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.results.result import WINDOW
 from scalescope.worker.engine.recording import Recording, is_recorded
@@ -106,7 +106,7 @@ class Explanations:
 
     def _phase(self, number: int, steps: int) -> Steps[None]:
         """Takes its steps on all ranks, also where it fails on one; a failure costs only itself."""
-        body = self._body(number, steps)
+        body, began = self._body(number, steps), clocks.monotonic()
         made = 0
         try:
             while True:
@@ -115,6 +115,7 @@ class Explanations:
                 made += 1
         except StopIteration as end:
             measured: Measurements = end.value
+            measured.counters[PHASE_TIME] = clocks.monotonic() - began
             try:
                 self._keep(number, measured, steps)
             except Exception as error:
@@ -161,7 +162,6 @@ class Explanations:
     def _tried(self, trial: Trial) -> Steps[Measurements]:
         """Blocks of steps with other levers and blocks without, in turns."""
         compilation = CompilationWatch()
-        began = clocks.monotonic()
         with self.loop.switched(trial):
             settling_s = yield from self.engine.timed(_SETTLING_TRY)
         count, first = self._block_steps(), clocks.monotonic()
@@ -177,9 +177,8 @@ class Explanations:
         measured.counters = compilation.counters()
         if measured.counters.get("compile/compilations_inside"):
             raise BadInput("it was compiled again while it was timed")
-        ended = clocks.monotonic()
-        measured.counters |= dict(zip(WINDOW, (first, ended), strict=True))
-        measured.counters |= {BESIDE: statistics.fmean(beside_s), TRY: ended - began}
+        measured.counters |= dict(zip(WINDOW, (first, clocks.monotonic()), strict=True))
+        measured.counters[BESIDE] = statistics.fmean(beside_s)
         return measured
 
     def _block_steps(self) -> int:

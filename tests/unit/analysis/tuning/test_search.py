@@ -45,7 +45,7 @@ def search(*names: str, parts: Any = None, **options: Any) -> TuningSearch:
                 name=name,
                 setting=SETTINGS.get(name, name),
                 in_bundle=name in BUNDLED,
-                needs_promise=name == "workers",
+                sets_processes=name == "workers",
                 compiles=name in COMPILING,
             )
             for name in names

@@ -61,6 +61,15 @@ def test_one_value_can_be_named() -> None:
     assert tried(levers_for("pin_cores", gpus=1)) == ["pin_cores yes"]
 
 
+def test_what_needs_loader_processes_is_tried_with_a_lever_that_brings_them() -> None:
+    alone = levers_for("persistent_workers", num_workers="0")
+    assert alone.candidates == ()
+    assert "requires loader processes" in reasons(alone)["persistent_workers True"]
+    together = levers_for("num_workers", "persistent_workers", num_workers="0")
+    assert "persistent_workers True" in tried(together)
+    assert "persistent_workers True" not in reasons(together)
+
+
 @pytest.mark.parametrize(
     ("asked", "texts", "reason"),
     [
@@ -69,7 +78,7 @@ def test_one_value_can_be_named() -> None:
         ("cudnn_benchmark", {"workload": "cnn"}, "requires a CUDA GPU"),
         ("memory_format", {}, "the model has no convolutions"),
         ("num_workers", {}, LOADER),
-        ("persistent_workers", {"num_workers": "0"}, "the loader has no processes; add --num-workers 2"),
+        ("persistent_workers", {}, LOADER),
         ("accumulation_steps", {}, RANKS),
         ("strategy", {}, RANKS),
         ("jit", {"jit": "true"}, "has no other value worth trying"),
