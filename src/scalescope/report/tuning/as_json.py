@@ -72,6 +72,7 @@ def _combination(combination: TriedCombination) -> dict[str, Any]:
         "step_time_s": configuration.step_time_s.value,
         "loss_change": combination.loss_change,
         "loss_differs": combination.loss_differs,
+        "loss_unknown": combination.loss_unknown,
         "confirmed": combination.is_confirmed,
         "failure": combination.failure,
         "peak_memory_bytes": configuration.peak_memory_bytes,

@@ -6,6 +6,7 @@ from typing import Literal
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning.loss_check import LossCheck
+from scalescope.analysis.tuning.losses import UnknownLoss
 from scalescope.analysis.tuning.search import Support
 from scalescope.analysis.verdicts import Verdict
 from scalescope.catalog.setting import Change
@@ -36,6 +37,7 @@ class TriedCombination:
     verdict: Verdict | None  # None: a single launch, or the current settings themselves
     loss_change: float | None = None
     loss_differs: bool = False
+    loss_unknown: UnknownLoss | None = None  # why losses could not be compared, of a script
     is_confirmed: bool = False  # the speedup is that of new launches, made in turns with the current settings
     failure: str | None = None  # of a launch, where others worked
 

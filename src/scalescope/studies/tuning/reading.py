@@ -6,7 +6,7 @@ import math
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_contrast, ratio_of_logs
 from scalescope.analysis.tuning.loss_check import LossCheck
-from scalescope.analysis.tuning.losses import loss_of
+from scalescope.analysis.tuning.losses import LossComparison, loss_of
 from scalescope.analysis.tuning.search import Conclusion, conclude
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, SpeedDifference, TunedLaunches
 from scalescope.analysis.verdicts import FASTER, INCONCLUSIVE, LEAST_EFFECT, NO_DIFFERENCE, SLOWER, Verdict
@@ -139,20 +139,21 @@ class _TuningReader:
 
     def _tried(self, levers: Combination) -> TriedCombination:
         configuration = self._configuration(levers)
-        loss_change, differs = (None, False)
+        loss = LossComparison()
         if levers and self._baseline is not None:
-            loss_change, differs = loss_of(self._baseline, configuration)
+            loss = loss_of(self._baseline, configuration)
         check = self._loss_check
         if check is not None and levers == self._conclusion.winner and check.change is not None:
-            loss_change, differs = check.change, check.differs  # of more steps
+            loss = LossComparison(check.change, check.differs)  # of more steps
         difference = self._difference(levers)
         return TriedCombination(
             levers=tuple(sorted(levers)),
             configuration=configuration,
             speedup=Estimate(1.0) if not levers or difference is None else _ratio(difference),
             verdict=None if not levers else self._verdict(levers, difference),
-            loss_change=loss_change,
-            loss_differs=differs,
+            loss_change=loss.change,
+            loss_differs=loss.differs,
+            loss_unknown=loss.unknown,
             is_confirmed=bool(levers) and self._confirmed.count(levers) > 0,
             failure=self._later_failure(levers),
         )

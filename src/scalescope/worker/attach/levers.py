@@ -5,15 +5,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import nn
-from torch.optim import SGD, Adagrad, Adam, AdamW
 
 from scalescope.errors import BadInput
+from scalescope.worker.attach.already import FUSED
 from scalescope.worker.attach.hook_guard import Hooks
 from scalescope.worker.levers.fusion import compile_in_place
 from scalescope.worker.levers.precision import run_under_autocast, set_tf32
 from scalescope.worker.machine.matmul import DTYPES
-
-_FUSED = (Adam, AdamW, SGD, Adagrad)
 
 
 class ScriptLevers(Hooks):
@@ -30,7 +28,7 @@ class ScriptLevers(Hooks):
         """Before the script makes anything."""
         self._set_tf32()
         if self._fused:
-            self._undo += [self._fusing(kind) for kind in _FUSED]
+            self._undo += [self._fusing(kind) for kind in FUSED]
 
     def apply(self, modules: Iterable[nn.Module]) -> None:
         """Once the modules that the script calls are known."""
@@ -39,7 +37,7 @@ class ScriptLevers(Hooks):
         if self._precision in DTYPES:
             for module in modules:
                 device = next(module.parameters()).device
-                run_under_autocast(module, device, DTYPES[self._precision], returns_fp32=False)
+                run_under_autocast(module, device, DTYPES[self._precision], returns_fp32=True)
         if self._compile != "none":
             compile_in_place([getattr(module, "module", module) for module in modules], self._compile)
 
