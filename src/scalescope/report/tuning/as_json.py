@@ -23,6 +23,10 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
         "recommended": tuning.recommended,
         "code": _code(tuning),
         "script": _script(tuning),
+        "arguments": [
+            {"setting": argument.setting, "argument": argument.text, "known": argument.is_known}
+            for argument in tuning.arguments
+        ],
         "at_most": tuning.at_most,
         "confirmed": {"speedup": tuning.gain.value, "ci95_speedup": tuning.gain.bounds}
         if tuning.gain is not None and tuning.is_confirmed

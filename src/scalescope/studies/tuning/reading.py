@@ -19,6 +19,7 @@ from scalescope.report.tuning.tuning import (
     NOW,
     LeverStatus,
     OtherJob,
+    ScriptArgument,
     TriedCombination,
     TriedLever,
     Tuning,
@@ -29,6 +30,7 @@ from scalescope.results.run import Run
 from scalescope.results.run_folder import TUNED, TUNING
 from scalescope.studies.tuning.levers import Candidate, other_jobs
 from scalescope.studies.tuning.loss_launches import measures_speed
+from scalescope.studies.tuning.script_arguments import script_arguments
 from scalescope.studies.tuning.search import Search
 
 _INTERVAL = 0.975
@@ -83,7 +85,17 @@ def _tuning(search: Search, run: Run) -> Tuning:
         budget_ended=run.record.end is None or run.record.end.why == "budget",
         loss_steps=None if search.losses is None else search.losses.steps,
         loss_check=check,
+        arguments=_own_arguments(search, conclusion),
     )
+
+
+def _own_arguments(search: Search, conclusion: Conclusion) -> tuple[ScriptArgument, ...]:
+    """Arguments of a command's own that do what is recommended."""
+    baseline = search.levers.baseline
+    if not baseline.is_command or not conclusion.recommended:
+        return ()
+    chosen = (search.combinations.candidates[text] for text in sorted(conclusion.winner))
+    return script_arguments(baseline.command, {lever.name: lever.value for lever in chosen})
 
 
 def _ratio(difference: SpeedDifference) -> Estimate:
