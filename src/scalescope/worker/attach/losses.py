@@ -40,8 +40,9 @@ class ScriptLosses(Hooks):
         self._scaled: list[Tensor] = []  # handed to a scaler since the last backward pass
         self._is_inside = False  # a backward pass; one that it starts by itself is a part of it
         self._is_on = True
-        self._has_seed = False
-        self.is_seeded: bool | None = None  # whether a seed was set before the first loss; None: no loss yet
+        self._has_seed: bool | None = None  # None: no seed was set so far
+        self._first_state = torch.get_rng_state()
+        self.is_seeded: bool | None = None  # whether a seed was set before anything random; None: no loss yet
 
     def install(self) -> None:
         """Before anything else that replaces `backward`, and removed after it."""
@@ -99,14 +100,22 @@ class ScriptLosses(Hooks):
 
     def _noting_seed(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def manual_seed(*args: Any, **kwargs: Any) -> Any:
-            self._has_seed = True
+            with self._guard:
+                if self._has_seed is None:
+                    self._has_seed = not self._has_drawn()
             return original(*args, **kwargs)
 
         return manual_seed
 
+    def _has_drawn(self) -> bool:
+        """Whether random numbers were drawn before, as for a model that is made before the seed is set."""
+        on_gpu = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+        drawn = any(generator.get_offset() > 0 for generator in on_gpu)
+        return drawn or not torch.equal(torch.get_rng_state(), self._first_state)
+
     def _keep(self, tensors: Any) -> None:
         if self.is_seeded is None:
-            self.is_seeded = self._has_seed
+            self.is_seeded = bool(self._has_seed)
         losses = self._scaled or _scalars(tensors)
         if len(self._kept) < _MOST:
             position = self._position()
