@@ -1,6 +1,8 @@
 """`tune` on attached ranks: two real ranks, one launch of everything, no verdict."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +62,42 @@ def test_a_search_with_real_ranks_measures_the_baseline_first_and_answers(start:
     assert {lever["lever"] for lever in tuning["levers"]} == {"bucket_cap_mb 1.0", "comm_hook fp16"}
     assert tuning["recommended"] == (finished.folder / "tuned.yaml").is_file()
     assert tuning["recommended"] or tuning["at_most"] is not None
+
+
+_SCRIPT = """
+import sys
+import torch
+from torch import nn
+if "--seed" in sys.argv:
+    torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+while True:
+    inputs = torch.randn(32, 16)
+    nn.functional.cross_entropy(model(inputs), inputs[:, :4].argmax(1)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("is_seeded", [True, False])
+def test_losses_of_a_command_are_compared_where_its_script_is_seeded(
+    start: Start, tmp_path: Path, is_seeded: bool
+) -> None:
+    (tmp_path / "train.py").write_text(_SCRIPT)
+    flags = ("--device=cpu", "--levers=fused_optimizer", "--repeats=1", "--window=0.3s", "--budget=5m")
+    words = (sys.executable, "train.py", *(("--seed",) if is_seeded else ()))
+    finished = start("tune", *flags, "--", *words).finish()
+    assert finished.returncode == 0, finished.stderr
+    for result in finished.results:
+        samples = result["ranks"][0]["samples"]
+        assert len(samples["loss"]) == len(samples["step_time_s"])
+        assert len(samples["warmup_loss"]) >= len(samples["warmup_step_time_s"])
+        assert result["ranks"][0]["counters"]["observed/seeded"] == int(is_seeded)
+    tuning = json.loads((finished.folder / "tuning.json").read_text())
+    (tried,) = [row for row in tuning["combinations"] if row["levers"]]
+    assert tried["loss_differs"] is False
+    if is_seeded:
+        assert (abs(tried["loss_change"]) < 0.02, tried["loss_unknown"]) == (True, None)
+    else:
+        assert (tried["loss_change"], tried["loss_unknown"]) == (None, "not seeded")

@@ -38,6 +38,8 @@ class LaunchSummary:
     losses: tuple[float, ...] = ()  # of every measured step, the mean over ranks
     warmup_losses: tuple[float, ...] | None = None  # of all steps before; None where they were not recorded
     warmup_steps: int | None = None
+    is_seeded: bool | None = None  # of a command: whether its script set torch's seed; None is unknown
+    has_bad_loss: bool = False  # of a command: whether a loss was not finite
     own_optimizer: str | None = None  # what an own workload brought along; the settings did not decide then
     wrapper: str | None = None  # of a command's model: ddp, fsdp2, fsdp1, deepspeed or none; None is unknown
     peak_memory_bytes: int | None = None  # of the rank that took most; None where it was not counted
@@ -97,6 +99,8 @@ def summarise(result: Result, round_: Hashable = None) -> LaunchSummary:
         losses=_losses(result, "loss"),
         warmup_losses=_losses(result, "warmup_loss") or None,
         warmup_steps=len(result.ranks[0].samples.get("warmup_step_time_s", ())) or None,
+        is_seeded=_is_seeded(result),
+        has_bad_loss=any(record.whole(f"{OBSERVED}first_bad_loss") is not None for record in result.ranks),
         own_optimizer=_own_optimizer(result),
         wrapper=_wrapper(result),
         peak_memory_bytes=_most(result, "peak_memory_bytes"),
@@ -198,7 +202,16 @@ def _losses(result: Result, name: str) -> tuple[float, ...]:
     if result.trial.is_command and result.trial.is_ablation:
         return ()
     per_rank = [record.samples.get(name, []) for record in result.ranks]
-    return tuple(statistics.fmean(step) for step in zip(*per_rank, strict=True)) if all(per_rank) else ()
+    if result.trial.is_command:  # of a pipeline only the last rank has a loss
+        per_rank = [losses for losses in per_rank if losses]
+    if not per_rank or not all(per_rank) or len(set(map(len, per_rank))) > 1:
+        return ()
+    return tuple(statistics.fmean(step) for step in zip(*per_rank, strict=True))
+
+
+def _is_seeded(result: Result) -> bool | None:
+    known = [record.whole(f"{OBSERVED}seeded") for record in result.ranks]
+    return None if None in known or not known else all(known)
 
 
 def _most(result: Result, name: str) -> int | None:

@@ -99,6 +99,7 @@ def tune(
     threshold: str = "3%",
     combine: bool = True,
     verify_loss: int | None = None,
+    keep_numerics: bool = False,
     progress: bool | None = None,
     resume: bool = False,
     **settings: Any,
@@ -112,6 +113,8 @@ def tune(
     from scalescope.api.running import measure
     from scalescope.api.study_options import tune_study
 
-    options = ("build", "levers", "threshold", "combine", "verify_loss", "progress", "resume")
+    own = ("levers", "threshold", "combine", "verify_loss", "keep_numerics")
+    options = ("build", *own, "progress", "resume")
     call = Call(build=build, settings=settings, progress=progress, resume=resume, options=options)
-    return measure(tune_study(levers, threshold, combine, verify_loss), call, Tuned)
+    study = tune_study(levers, threshold, combine, verify_loss, keep_numerics)
+    return measure(study, call, Tuned)

@@ -15,7 +15,11 @@ def profiling_of(steps: int) -> Profiling:
 
 
 def tune_study(
-    levers: str | Sequence[str], threshold: str, combine: bool, verify_loss: int | None
+    levers: str | Sequence[str],
+    threshold: str,
+    combine: bool,
+    verify_loss: int | None,
+    keep_numerics: bool,
 ) -> TuneStudy:
     """The study of `tune` with its own options."""
     words = (levers,) if isinstance(levers, str) else tuple(levers)
@@ -25,6 +29,7 @@ def tune_study(
         threshold=threshold_from(threshold, "threshold="),
         combine=combine,
         verify_loss=steps,
+        keep_numerics=keep_numerics,
     )
 
 

@@ -37,7 +37,9 @@ VERB_FLAGS: Mapping[str, frozenset[str]] = {
             "--no-breakdown",
         )
     ),
-    "tune": frozenset(("--levers", "--threshold", "--combine", "--no-combine", "--verify-loss")),
+    "tune": frozenset(
+        ("--levers", "--threshold", "--combine", "--no-combine", "--verify-loss", "--keep-numerics")
+    ),
 }
 _FLAG_VALUE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,=%/+-]*")
 

@@ -1,26 +1,78 @@
 """Losses: whether two configurations train alike, step by step."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 from scalescope.analysis.configurations import Configuration
+from scalescope.analysis.launches import LaunchSummary
 from scalescope.analysis.statistics import t_quantile
 
 _TOLERANCE = 0.02
 _STANDS_OUT = 0.99865  # the probability of three standard deviations
+_FIRST_STEPS = 4  # that launches of a seeded script have in common
+# Of their losses, relative: rounding is below, and other initial values or samples are above in one of them.
+_SAME = 5e-4
+
+UnknownLoss = Literal[
+    "not seeded",
+    "not repeated",  # by launches of the same settings
+    "not finite",
+    "not seen",
+]
 
 
-def loss_of(baseline: Configuration, configuration: Configuration) -> tuple[float | None, bool]:
+class LossComparison(NamedTuple):
+    """How much a loss changed, and whether that is a real difference."""
+
+    change: float | None = None
+    differs: bool = False
+    unknown: UnknownLoss | None = None  # why the losses of a script cannot be compared
+
+
+def loss_of(baseline: Configuration, configuration: Configuration) -> LossComparison:
     """Relative change of the loss over the later half of the steps both made, and whether it is a real one.
 
     The same steps see the same samples, so they are compared one by one, from the first step of a launch on;
     in the same time a faster configuration makes more of them. Where they differ to and fro, as by other
     random numbers for dropout, only a difference that stands out from that is one.
     """
+    if baseline.trial.is_command:
+        was_bad = any(launch.has_bad_loss for launch in baseline.launches)
+        if not was_bad and any(launch.has_bad_loss for launch in configuration.launches):
+            return LossComparison(differs=True)
+        unknown = "not finite" if was_bad else _why_unknown(baseline, configuration)
+        if unknown is not None:
+            return LossComparison(unknown=unknown)
     both = list(zip(*_aligned(baseline, configuration), strict=False))
     later = both[len(both) // 2 :]
-    return loss_change([left for left, _ in later], [right for _, right in later])
+    return LossComparison(*loss_change([left for left, _ in later], [right for _, right in later]))
+
+
+def _why_unknown(baseline: Configuration, configuration: Configuration) -> UnknownLoss | None:
+    """Why the losses of a script say nothing; only what trains from the same start can be compared.
+
+    Launches that repeat each other's losses are evidence; of a single one, whether the script sets a seed.
+    """
+    begins = [_beginning(launch) for launch in baseline.launches if launch.losses]
+    if not begins or not any(launch.losses for launch in configuration.launches):
+        return "not seen"
+    is_seeded = all(launch.is_seeded for launch in baseline.launches)
+    if len(begins) == 1:
+        return None if is_seeded else "not seeded"
+    if all(_are_same(begins[0], other) for other in begins[1:]):
+        return None
+    return "not repeated" if is_seeded else "not seeded"
+
+
+def _beginning(launch: LaunchSummary) -> list[float]:
+    return list(itertools.islice((*(launch.warmup_losses or ()), *launch.losses), _FIRST_STEPS))
+
+
+def _are_same(left: Sequence[float], right: Sequence[float]) -> bool:
+    return all(math.isclose(a, b, rel_tol=_SAME) for a, b in zip(left, right, strict=False))
 
 
 def loss_change(before: Sequence[float], after: Sequence[float]) -> tuple[float | None, bool]:

@@ -13,7 +13,7 @@ from scalescope.catalog.training import Training
 from scalescope.catalog.traits import WorkloadTraits
 from scalescope.errors import BadInput
 
-_NUMERICS = "changes the numbers that your script computes with"
+_GRAPHS = "CUDA graphs need steps that were written for them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,18 +76,14 @@ class Command(WorkloadTraits):
     prefetch_factor: int | None = left_to_script(Input, "prefetch_factor")
     pin_memory: bool | None = left_to_script(Copying, "pin_memory")
     # The script may not scale its loss, as fp16 requires.
-    precision: str | None = left_to_script(
-        Precision, "precision", not_tried=("fp16",), on_request={"bf16": _NUMERICS}
-    )
+    precision: str | None = left_to_script(Precision, "precision", not_tried=("fp16",))
     compile: str = left_to_script(
         Fusion,
         "compile",
         default="none",
-        on_request=dict.fromkeys(("default", "reduce-overhead", "max-autotune"), _NUMERICS),
+        on_request={"reduce-overhead": _GRAPHS, "max-autotune": "compiling may take many minutes"},
     )
-    fused_optimizer: bool = left_to_script(
-        Training, "fused_optimizer", default=False, on_request={True: _NUMERICS}
-    )
+    fused_optimizer: bool = left_to_script(Training, "fused_optimizer", default=False)
 
     # What launches showed, filled in when a run is read (experiment/observed.py); none changes a trial's id.
     observed_batch_size: int | None = setting(

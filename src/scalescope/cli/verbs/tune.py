@@ -42,6 +42,13 @@ from scalescope.studies.tuning.tune import TuneStudy, levers_from
     "compare their losses; what trains to another loss is not recommended. [default: only the short windows "
     "of the search]",
 )
+@own_flag(
+    "--keep-numerics",
+    is_flag=True,
+    common=False,
+    help="Leave out every lever that may change the numbers that training computes: formats, compilation, "
+    "fused optimizers and others. [default: tried, with the loss compared]",
+)
 def command(**arguments: Any) -> None:
     """Find the settings that make one configuration faster, within a budget.
 
@@ -58,5 +65,6 @@ def command(**arguments: Any) -> None:
         threshold=threshold_from(arguments["threshold"], "--threshold"),
         combine=arguments["combine"],
         verify_loss=arguments["verify_loss"],
+        keep_numerics=arguments["keep_numerics"],
     )
     measure(study, arguments)

@@ -23,6 +23,10 @@ def tuning_json(tuning: Tuning) -> dict[str, Any]:
         "recommended": tuning.recommended,
         "code": _code(tuning),
         "script": _script(tuning),
+        "arguments": [
+            {"setting": argument.setting, "argument": argument.text, "known": argument.is_known}
+            for argument in tuning.arguments
+        ],
         "at_most": tuning.at_most,
         "confirmed": {"speedup": tuning.gain.value, "ci95_speedup": tuning.gain.bounds}
         if tuning.gain is not None and tuning.is_confirmed
@@ -72,6 +76,7 @@ def _combination(combination: TriedCombination) -> dict[str, Any]:
         "step_time_s": configuration.step_time_s.value,
         "loss_change": combination.loss_change,
         "loss_differs": combination.loss_differs,
+        "loss_unknown": combination.loss_unknown,
         "confirmed": combination.is_confirmed,
         "failure": combination.failure,
         "peak_memory_bytes": configuration.peak_memory_bytes,

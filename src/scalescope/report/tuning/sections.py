@@ -1,11 +1,14 @@
 """The result of `tune`: the sentence, what was measured, what each lever gave, and the line that runs it."""
 
+import dataclasses
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning.loss_check import LossCheck
+from scalescope.analysis.tuning.losses import UnknownLoss
 from scalescope.analysis.verdicts import LEAST_EFFECT
 from scalescope.report.numbers import (
     MISSING,
@@ -21,7 +24,14 @@ from scalescope.report.section import Section, ShownCommand, Table
 from scalescope.report.threads import threads_text
 from scalescope.report.tuning.code import changes_between, code_section, context_of
 from scalescope.report.tuning.plan import left_out_section
-from scalescope.report.tuning.tuning import NOW, OtherJob, TriedCombination, TriedLever, Tuning
+from scalescope.report.tuning.tuning import (
+    NOW,
+    OtherJob,
+    ScriptArgument,
+    TriedCombination,
+    TriedLever,
+    Tuning,
+)
 from scalescope.results.run_commands import command_on
 from scalescope.results.run_folder import TUNED
 from scalescope.results.run_record import resume_argv
@@ -47,11 +57,17 @@ def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
 
 def _in_script(tuning: Tuning) -> list[Section]:
     """The lines that do the same in a script of one's own, for a workload of one's own or a command."""
-    has_script = tuning.baseline.workload_card.brings_data or tuning.baseline.is_command
-    if not tuning.recommended or tuning.winner_trial is None or not has_script:
+    if not tuning.recommended or tuning.winner_trial is None or not tuning.has_script:
         return []
     changes = changes_between(tuning.baseline, tuning.winner_trial)
-    return [code_section(changes, context_of(tuning.winner_trial))]
+    section = code_section(changes, context_of(tuning.winner_trial))
+    return [dataclasses.replace(section, lines=(*section.lines, *map(_own_argument, tuning.arguments)))]
+
+
+def _own_argument(argument: ScriptArgument) -> str:
+    if argument.is_known:
+        return f"{argument.setting}: {argument.text} on the script's command line does the same."
+    return f"{argument.setting}: the script has an argument {argument.text}, which probably does the same."
 
 
 def verdict(tuning: Tuning) -> str:
@@ -118,6 +134,36 @@ def _of_losses(tuning: Tuning) -> list[str]:
     return [f"The loss differs by {_loss_difference(check)}, within the tolerance."]
 
 
+_WHY_UNKNOWN: Mapping[UnknownLoss, str] = {
+    "not seeded": "the script is not seeded",
+    "not repeated": "launches of the current settings begin with different losses",
+    "not finite": "a loss of the current settings is not finite",
+    "not seen": "the script did not call backward() on a loss",
+}
+
+
+def _of_numbers(tuning: Tuning) -> list[str]:
+    """What changes numbers in a script of one's own, and how its loss compares."""
+    if not tuning.has_script:
+        return []
+    lines = []
+    changing = tuning.changing_numbers(tuning.winner) if tuning.recommended else ()
+    if changing:
+        best = next(c for c in tuning.combinations if c.levers == tuning.winner)
+        change = (
+            "" if best.loss_change is None else f" The loss differs by {signed_percent(best.loss_change)}."
+        )
+        names = ", ".join(changing)
+        lines.append(f"Changes the computed numbers: {names}; --keep-numerics does not try it.{change}")
+    unknown = [
+        combination.loss_unknown
+        for combination in tuning.combinations
+        if combination.loss_unknown is not None and tuning.changing_numbers(combination.levers)
+    ]
+    lines += [f"Losses could not be compared: {_WHY_UNKNOWN[why]}." for why in dict.fromkeys(unknown)]
+    return lines
+
+
 def _bound(tuning: Tuning) -> str:
     """What the fastest may gain at most, rounded up; at least one percent, below which nothing is claimed."""
     bound = math.ceil(1000.0 * max(LEAST_EFFECT, tuning.at_most or 0.0)) / 1000.0
@@ -125,7 +171,7 @@ def _bound(tuning: Tuning) -> str:
 
 
 def _remarks(tuning: Tuning) -> list[str]:
-    lines = _of_losses(tuning)
+    lines = [*_of_numbers(tuning), *_of_losses(tuning)]
     refused = tuning.loss_check is not None and tuning.loss_check.refuses
     if tuning.recommended and tuning.unconfirmed and len(tuning.winner) > 1:
         names = ", ".join(tuning.unconfirmed)

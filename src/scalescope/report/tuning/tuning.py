@@ -6,6 +6,7 @@ from typing import Literal
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning.loss_check import LossCheck
+from scalescope.analysis.tuning.losses import UnknownLoss
 from scalescope.analysis.tuning.search import Support
 from scalescope.analysis.verdicts import Verdict
 from scalescope.catalog.setting import Change
@@ -36,6 +37,7 @@ class TriedCombination:
     verdict: Verdict | None  # None: a single launch, or the current settings themselves
     loss_change: float | None = None
     loss_differs: bool = False
+    loss_unknown: UnknownLoss | None = None  # why losses could not be compared, of a script
     is_confirmed: bool = False  # the speedup is that of new launches, made in turns with the current settings
     failure: str | None = None  # of a launch, where others worked
 
@@ -72,6 +74,15 @@ class OtherJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptArgument:
+    """An argument of a training command's own that does what a lever did."""
+
+    setting: str
+    text: str  # as it is typed, with its value where that is known
+    is_known: bool = False  # rather than guessed from its name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
     """The results of a tuning run."""
 
@@ -93,11 +104,22 @@ class Tuning:
     one_launch_each: bool = False  # by ranks that stay the same processes: there is no verdict
     loss_steps: int | None = None  # over which losses were to be compared; None: that was not asked for
     loss_check: LossCheck | None = None  # of the winner
+    arguments: tuple[ScriptArgument, ...] = ()  # of a command, for what is recommended
 
     @property
     def tried(self) -> tuple[TriedLever, ...]:
         """The levers that were launched."""
         return tuple(lever for lever in self.levers if lever.status not in ("not measured", "unpromising"))
+
+    @property
+    def has_script(self) -> bool:
+        """Whether a script or a function of one's own is trained."""
+        return self.baseline.workload_card.brings_data or self.baseline.is_command
+
+    def changing_numbers(self, levers: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the levers that change what is computed."""
+        changing = {lever.name for lever in self.levers if lever.changes != "nothing"}
+        return tuple(name for name in levers if name in changing)
 
     @property
     def unconfirmed(self) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from scalescope.report.tuning.tuning import NOW
 from scalescope.studies.refusal import refuse_too_large
 
 ALL = "all"
+KEEP_NUMERICS = "--keep-numerics"  # the reason for what that flag leaves out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +63,13 @@ class Levers:
     inapplicable: tuple[Inapplicable, ...]
 
 
-def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) -> Levers:
-    """The candidates of `asked` names (or name=value, or all) around the one trial of `experiment`."""
+def find_levers(
+    experiment: Experiment, machine: Machine, asked: Sequence[str], *, keep_numerics: bool = False
+) -> Levers:
+    """The candidates of `asked` names (or name=value, or all) around the one trial of `experiment`.
+
+    `keep_numerics` leaves out whatever may change results, also where it was asked for.
+    """
     trials = expand(experiment, machine).trials
     if len(trials) != 1:
         raise BadInput(f"tune starts from one configuration, these settings make {len(trials)}")
@@ -77,6 +83,9 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
         reason = why_not(setting, baseline, machine) if setting.lever and not typed else None
         if reason is not None:
             inapplicable.append(Inapplicable(text=setting.name, reason=reason))
+            continue
+        if keep_numerics and _changes(setting, baseline) != "nothing":
+            inapplicable.append(Inapplicable(text=setting.name, reason=KEEP_NUMERICS))
             continue
         if not values and not left_out:
             inapplicable.append(Inapplicable(text=setting.name, reason="has no other value worth trying"))
@@ -93,6 +102,8 @@ def find_levers(experiment: Experiment, machine: Machine, asked: Sequence[str]) 
                     in_company.append((setting, value))
                 continue
             reason = _why_not_worth_trying(candidate, baseline, machine, typed=typed)
+            if keep_numerics and candidate.changes != "nothing":  # as it turned out: a pipeline's batch
+                reason = KEEP_NUMERICS
             if reason is None and not typed:
                 reason = _too_many_processes(setting, value, baseline, machine)
             if reason is not None:
@@ -289,7 +300,7 @@ def why_not(setting: Setting, trial: Trial, machine: Machine) -> str | None:
         ),
         "workers": (
             has_loader(trial) or trial.is_command,  # processes may be another lever's
-            "synthetic batches are on the device already; add --num-workers 2",
+            "synthetic batches are on the device already; add --num-workers 0 for a loader",
         ),
         "ddp": (trial.is_command, "is an argument of the DDP of a command"),
         "torchao": (importlib.util.find_spec("torchao") is not None, "requires torchao: not installed"),

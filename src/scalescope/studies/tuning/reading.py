@@ -6,7 +6,7 @@ import math
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_contrast, ratio_of_logs
 from scalescope.analysis.tuning.loss_check import LossCheck
-from scalescope.analysis.tuning.losses import loss_of
+from scalescope.analysis.tuning.losses import LossComparison, loss_of
 from scalescope.analysis.tuning.search import Conclusion, conclude
 from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, SpeedDifference, TunedLaunches
 from scalescope.analysis.verdicts import FASTER, INCONCLUSIVE, LEAST_EFFECT, NO_DIFFERENCE, SLOWER, Verdict
@@ -19,6 +19,7 @@ from scalescope.report.tuning.tuning import (
     NOW,
     LeverStatus,
     OtherJob,
+    ScriptArgument,
     TriedCombination,
     TriedLever,
     Tuning,
@@ -29,6 +30,7 @@ from scalescope.results.run import Run
 from scalescope.results.run_folder import TUNED, TUNING
 from scalescope.studies.tuning.levers import Candidate, other_jobs
 from scalescope.studies.tuning.loss_launches import measures_speed
+from scalescope.studies.tuning.script_arguments import script_arguments
 from scalescope.studies.tuning.search import Search
 
 _INTERVAL = 0.975
@@ -83,7 +85,17 @@ def _tuning(search: Search, run: Run) -> Tuning:
         budget_ended=run.record.end is None or run.record.end.why == "budget",
         loss_steps=None if search.losses is None else search.losses.steps,
         loss_check=check,
+        arguments=_own_arguments(search, conclusion),
     )
+
+
+def _own_arguments(search: Search, conclusion: Conclusion) -> tuple[ScriptArgument, ...]:
+    """Arguments of a command's own that do what is recommended."""
+    baseline = search.levers.baseline
+    if not baseline.is_command or not conclusion.recommended:
+        return ()
+    chosen = (search.combinations.candidates[text] for text in sorted(conclusion.winner))
+    return script_arguments(baseline.command, {lever.name: lever.value for lever in chosen})
 
 
 def _ratio(difference: SpeedDifference) -> Estimate:
@@ -139,20 +151,21 @@ class _TuningReader:
 
     def _tried(self, levers: Combination) -> TriedCombination:
         configuration = self._configuration(levers)
-        loss_change, differs = (None, False)
+        loss = LossComparison()
         if levers and self._baseline is not None:
-            loss_change, differs = loss_of(self._baseline, configuration)
+            loss = loss_of(self._baseline, configuration)
         check = self._loss_check
         if check is not None and levers == self._conclusion.winner and check.change is not None:
-            loss_change, differs = check.change, check.differs  # of more steps
+            loss = LossComparison(check.change, check.differs)  # of more steps
         difference = self._difference(levers)
         return TriedCombination(
             levers=tuple(sorted(levers)),
             configuration=configuration,
             speedup=Estimate(1.0) if not levers or difference is None else _ratio(difference),
             verdict=None if not levers else self._verdict(levers, difference),
-            loss_change=loss_change,
-            loss_differs=differs,
+            loss_change=loss.change,
+            loss_differs=loss.differs,
+            loss_unknown=loss.unknown,
             is_confirmed=bool(levers) and self._confirmed.count(levers) > 0,
             failure=self._later_failure(levers),
         )

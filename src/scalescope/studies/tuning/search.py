@@ -32,6 +32,7 @@ from scalescope.results.result import Result, Stage
 from scalescope.results.run import Run
 from scalescope.studies.plan import Launch
 from scalescope.studies.study import Interim, InterimRow
+from scalescope.studies.tuning.already import already_in_script
 from scalescope.studies.tuning.combinations import Combinations
 from scalescope.studies.tuning.facts import absent_needs, parts_of_trial
 from scalescope.studies.tuning.levers import Levers, other_jobs
@@ -183,8 +184,9 @@ class Search:
         return {levers for levers in map(self.combinations.of_trial, trials) if levers is not None}
 
     def without_use(self, run: Run) -> dict[str, str]:
-        """Levers that need what the model turned out not to have, with the reason."""
-        return self.combinations.without_use(absent_needs(run.results, self.levers.baseline))
+        """Levers that need what is not there, or do what the script does already, with the reason."""
+        found = self.combinations.without_use(absent_needs(run.results, self.levers.baseline))
+        return {**found, **already_in_script(run.results, self.levers.baseline, self.combinations.candidates)}
 
     def search(self, run: Run) -> TuningSearch:
         absent = absent_needs(run.results, self.levers.baseline)
@@ -224,7 +226,7 @@ class Search:
                 measured is not None
                 and baseline is not None
                 and bool(levers)
-                and loss_of(baseline, measured)[1]
+                and loss_of(baseline, measured).differs
             )
             launches.append(
                 TunedLaunch(

@@ -15,7 +15,7 @@ from scalescope.studies.commands.planning import check_keep_running
 from scalescope.studies.flags import read_flags
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.study import Host, Interim, Report, Study
-from scalescope.studies.tuning.levers import Levers, find_levers
+from scalescope.studies.tuning.levers import KEEP_NUMERICS, Levers, find_levers
 
 if TYPE_CHECKING:
     from scalescope.report.tuning.tuning import Tuning
@@ -61,13 +61,15 @@ class TuneStudy(Study):
     threshold: float = 0.03
     combine: bool = True
     verify_loss: int | None = None  # steps over which the losses of the winner are compared
+    keep_numerics: bool = False  # try only what changes nothing about results
     _procedure: Procedure | None = field(default=None, init=False, repr=False)  # once it is planned
 
     def flags(self) -> tuple[str, ...]:
         percent = f"{self.threshold * 100.0:g}%"
         combining = "--combine" if self.combine else "--no-combine"
         losses = () if self.verify_loss is None else ("--verify-loss", str(self.verify_loss))
-        return ("--levers", ",".join(self.levers), "--threshold", percent, combining, *losses)
+        numerics = (KEEP_NUMERICS,) if self.keep_numerics else ()
+        return ("--levers", ",".join(self.levers), "--threshold", percent, combining, *losses, *numerics)
 
     @classmethod
     def from_flags(cls, flags: Sequence[str]) -> Self:
@@ -77,6 +79,7 @@ class TuneStudy(Study):
             threshold=float(str(given.get("threshold", "3%")).removesuffix("%")) / 100.0,
             combine="no-combine" not in given,
             verify_loss=int(given["verify-loss"]) if "verify-loss" in given else None,
+            keep_numerics="keep-numerics" in given,
         )
 
     def plan(self, experiment: Experiment, host: Host, *, many: bool = False) -> Plan:
@@ -89,7 +92,7 @@ class TuneStudy(Study):
             experiment = check_keep_running(experiment)
             if self.verify_loss is not None:
                 raise BadInput("--verify-loss cannot be used with a command: its losses are not known")
-        levers = find_levers(experiment, machine, self.levers)
+        levers = find_levers(experiment, machine, self.levers, keep_numerics=self.keep_numerics)
         levers = for_ranks_of(host, levers) if host.ranks is not None or not host.repeatable else levers
         if not levers.candidates:
             why = "; ".join(f"{lever.text}: {lever.reason}" for lever in levers.inapplicable)

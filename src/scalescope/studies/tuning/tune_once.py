@@ -192,14 +192,15 @@ def _current(baseline: Configuration) -> TriedCombination:
 
 
 def _tried(candidate: Candidate, configuration: Configuration, baseline: Configuration) -> TriedCombination:
-    loss_change, differs = loss_of(baseline, configuration)
+    loss = loss_of(baseline, configuration)
     return TriedCombination(
         levers=(candidate.text,),
         configuration=configuration,
         speedup=ratio_of_logs(configuration.log_rates, baseline.log_rates),
         verdict=None,
-        loss_change=loss_change,
-        loss_differs=differs,
+        loss_change=loss.change,
+        loss_differs=loss.differs,
+        loss_unknown=loss.unknown,
     )
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from scalescope import clocks
+from scalescope.worker.attach.already import FORMATS
 from scalescope.worker.attach.hook_guard import HookGuard
 
 _DEEPEST = 3  # levels below the outermost module that are watched for who is called first
@@ -33,6 +34,7 @@ class ModelInputs:
         self._watched: set[int] = set()
         self.forward_s = 0.0
         self._is_looking = True
+        self.autocast: str | None = None  # the format of autocast inside calls, while modules are looked for
         self.received: Tensor | None = None  # by the last call, while modules are looked for
 
     def watch(self, parameters: Iterable[Tensor]) -> None:
@@ -102,6 +104,7 @@ class ModelInputs:
         self.shapes_of(module)[_shape(tensor)] += 1
         if self._is_looking:
             self.received = None if tensor is None else tensor.detach()
+            self._note_autocast()
 
     def shapes_of(self, module: nn.Module) -> Counter[tuple[torch.Size | None, bool]]:
         """How often this module got which shapes, and whether these were integers in two dimensions."""
@@ -120,11 +123,19 @@ class ModelInputs:
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._depth += 1
         if self._depth > 1:
+            if self._is_looking:  # some models enter autocast in their own forward
+                self._note_autocast()
             return
         self._began = clocks.perf_counter()
         if torch.is_grad_enabled():
             with self.guard:
                 self.count(module, _first_tensor(args, kwargs))
+
+    def _note_autocast(self) -> None:
+        if torch.is_grad_enabled():
+            for device in ("cuda", "cpu"):
+                if torch.is_autocast_enabled(device):
+                    self.autocast = FORMATS.get(torch.get_autocast_dtype(device), self.autocast)
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
         self._depth = max(0, self._depth - 1)

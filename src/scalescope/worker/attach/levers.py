@@ -5,15 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
-from torch.optim import SGD, Adagrad, Adam, AdamW
 
 from scalescope.errors import BadInput
+from scalescope.worker.attach.already import FUSED
 from scalescope.worker.attach.hook_guard import Hooks
 from scalescope.worker.levers.fusion import compile_in_place
 from scalescope.worker.levers.precision import other_tf32, run_under_autocast, set_tf32
 from scalescope.worker.machine.matmul import DTYPES
 
-_FUSED = (Adam, AdamW, SGD, Adagrad)
 _COMPILED_CALL = "_compiled_call_impl"  # what torch calls in place of a module, where it is set
 
 
@@ -35,7 +34,7 @@ class ScriptLevers(Hooks):
         """Before the script makes anything."""
         self._set_tf32()
         if self._fused:
-            self._undo += [self._fusing(kind) for kind in _FUSED]
+            self._undo += [self._fusing(kind) for kind in FUSED]
 
     def apply(self, modules: Iterable[nn.Module]) -> None:
         """Once the modules that the script calls are known."""
@@ -79,7 +78,7 @@ class ScriptLevers(Hooks):
             self._cast(None)
             for module in self._modules:
                 device = next(module.parameters()).device
-                run_under_autocast(module, device, DTYPES[str(key)], returns_fp32=False)
+                run_under_autocast(module, device, DTYPES[str(key)], returns_fp32=True)
             self._forwards[key] = [vars(module).get("forward") for module in self._modules]
         _set_on("forward", self._modules, self._forwards[key])
 

@@ -36,6 +36,7 @@ class ScriptLoaders(Hooks):
         self._original_next: Callable[[Any], Any] | None = None  # of iterators that are timed
         self.batches = 0
         self.workers = 0
+        self.is_pinned = self.is_persistent = False
         self.changed = 0
 
     def install(self) -> None:
@@ -175,18 +176,23 @@ class ScriptLoaders(Hooks):
             batch = original(iterator)
             with guard:
                 self.note(batch, now() - began, iterator._dataset)
-                self.workers = iterator._num_workers
+                self._note_arguments(iterator)
             return batch
 
         def untimed(iterator: Any) -> Any:
             with guard:
-                self.workers = iterator._num_workers
+                self._note_arguments(iterator)
             return original(iterator)
 
         if self._preloads:
             return untimed
         self._original_next = original
         return timed
+
+    def _note_arguments(self, iterator: Any) -> None:
+        self.workers = iterator._num_workers
+        self.is_pinned = bool(getattr(iterator, "_pin_memory", False))
+        self.is_persistent = bool(getattr(iterator, "_persistent_workers", False))
 
     def _changed_init(self, original: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(original)

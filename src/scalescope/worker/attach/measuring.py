@@ -40,7 +40,8 @@ _OF_THE_SCRIPT = (
 _ALIVE_S = 1.0  # between two looks at whether the launcher is there
 
 
-Counters = Callable[[int], dict[str, Any]]  # what a number of steps consisted of, and tables under "tables"
+# What a number of steps consisted of; tables under "tables", and samples under "samples".
+Counters = Callable[[int], dict[str, Any]]
 
 
 class MeasuredScript(ExplainedLoop, Protocol):
@@ -205,6 +206,7 @@ class ScriptMeasuring:
         assert self._in_window_since is not None
         counted = self._counters(self.position.completed - self._in_window_since)
         measurements.tables = {**counted.pop("tables", {}), **measurements.tables}
+        measurements.samples = {**counted.pop("samples", {}), **measurements.samples}
         measurements.counters = {**counted, **measurements.counters}
 
     def marked(self, range_of: RangeOf, count: int) -> AbstractContextManager[Callable[[], None]]:

@@ -47,7 +47,7 @@ class OptimizerEvents(Hooks):
         self._undo += [
             before.remove,
             lambda: _remove_while_called(after),
-            *map(self._watch_scaler, _scalers()),
+            *map(self._watch_scaler, scalers()),
         ]
         self._is_settled = False
 
@@ -158,6 +158,6 @@ def _do_nothing(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     pass
 
 
-def _scalers() -> list[type[Any]]:
+def scalers() -> list[type[Any]]:
     scaler = getattr(torch.amp, "GradScaler", None)
     return [] if scaler is None else [scaler]

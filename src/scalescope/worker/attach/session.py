@@ -23,12 +23,14 @@ from scalescope.private_view import changed_files
 from scalescope.results.ranks.attach_job import OBSERVED, REMAINING, SUPPRESSED, WRITTEN, AttachJob
 from scalescope.results.result import EVENTS, LARGEST_PARAMETERS
 from scalescope.results.traces.events import OPTIMIZER
+from scalescope.worker.attach.already import already_there
 from scalescope.worker.attach.events import ScriptEvents
 from scalescope.worker.attach.hook_guard import HookGuard
 from scalescope.worker.attach.imports import after_import, forget_imports
 from scalescope.worker.attach.inputs import ModelInputs
 from scalescope.worker.attach.levers import ScriptLevers
 from scalescope.worker.attach.loaders import ARGUMENTS, ScriptLoaders
+from scalescope.worker.attach.losses import ScriptLosses
 from scalescope.worker.attach.measuring import Counters, ScriptMeasuring
 from scalescope.worker.attach.optimizers import OptimizerEvents
 from scalescope.worker.attach.parts import BackwardTime, StepParts
@@ -48,6 +50,7 @@ _APERIODIC = (
     "the script's optimizers are not stepped in a repeating order, so its steps cannot be counted; add "
     "`import scalescope` and `scalescope.step()` at the end of its step, or --step-at MODULE:FUNCTION"
 )
+_REPLAYING_GRAPHS = ("reduce-overhead", "max-autotune")  # modes of compilation that use CUDA graphs
 
 
 class Session:
@@ -69,6 +72,10 @@ class Session:
         )
         self._wrappers = Wrappers(settings, self._guard, silent=has_ablation(trial, NO_COMM))
         self._levers = ScriptLevers(settings)
+        self._losses = ScriptLosses(
+            self._guard, self._position, copies=settings.get("compile") in _REPLAYING_GRAPHS
+        )
+        self._already: dict[str, Any] = {}  # what the script does of what levers would do
         self._sends = SendsToRanks()
         self._sharing: dict[str, Any] = {}  # who shares this rank's batch
         self._parameters: list[dict[str, Any]] = []  # what most bytes of gradients belong to
@@ -88,6 +95,7 @@ class Session:
 
     def install(self) -> None:
         """Hook into torch."""
+        self._losses.install()
         self._optimizers.install()
         self._loaders.install()
         self._wrappers.install()
@@ -115,6 +123,7 @@ class Session:
             self._wrappers,
             self._levers,
             self._backward,
+            self._losses,
             self._events,
             self._trackers,
         )
@@ -187,6 +196,7 @@ class Session:
             return
         self._look_at_ranks(modules)
         self._inputs.remove()
+        self._look_at_numerics(modules)
         self._levers.apply(self._inputs.modules)
         self._inputs.settle()
         self._parts.begin()
@@ -212,6 +222,11 @@ class Session:
             }
             self._parameters = largest_parameters(modules, self._trained())
 
+    def _look_at_numerics(self, modules: list[torch.nn.Module]) -> None:
+        with contextlib.suppress(Exception):  # what objects of other libraries do when they are looked at
+            facts = already_there(modules, self._optimizers.optimizers, self._trained(), self._device())
+            self._already = {"autocast": self._inputs.autocast, **facts}
+
     def end_warmup_step(self) -> None:
         self._parts.end_step()
 
@@ -228,10 +243,10 @@ class Session:
         device = self._device()
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-        counters_from = self._counters_from_now()
+        counters_from, losses_from = self._counters_from_now(), self._losses_from_now()
 
         def counters(steps: int) -> dict[str, Any]:
-            counted = {**self._samples(steps), **counters_from(steps)}
+            counted = {**self._samples(steps), **counters_from(steps), **losses_from(steps)}
             return {**counted, "tables": {**counted["tables"], EVENTS: self._events.rows(steps)}}
 
         return counters
@@ -240,6 +255,7 @@ class Session:
         """Optimizer steps stay watched: they are parts of the recorded steps. Samples are not counted, as a
         few steps say less about them than a window."""
         self._parts.settle()
+        self._losses.stop()
         self._inputs.remove()
         return self._counters_from_now()
 
@@ -273,6 +289,7 @@ class Session:
         return None
 
     def begin_explaining(self) -> None:
+        self._losses.stop()
         self._inputs.remove()
         self._optimizers.unsettle()
 
@@ -319,6 +336,30 @@ class Session:
 
         return counters
 
+    def _position(self) -> tuple[int, int]:
+        """What ends steps, counted since the script began: optimizer steps, and its own marks."""
+        return self._optimizers.events + self._optimizers.skipped, self._marks
+
+    def _losses_from_now(self) -> Counters:
+        began, per_step, by_marks = self._position(), len(self._ends.period or (0,)), self._has_marks
+
+        def step_of(position: tuple[int, int]) -> int:
+            return position[1] - began[1] if by_marks else (position[0] - began[0]) // per_step
+
+        def counters(steps: int) -> dict[str, Any]:
+            self._losses.stop()
+            try:
+                losses = self._losses.by_step(step_of, steps)
+            except Exception:  # a CUDA graph of the script's own may have overwritten them
+                return {}
+            return {
+                f"{OBSERVED}seeded": None if self._losses.is_seeded is None else int(self._losses.is_seeded),
+                f"{OBSERVED}first_bad_loss": losses.first_bad,
+                "samples": {"warmup_loss": losses.warmup, "loss": losses.window} if losses.window else {},
+            }
+
+        return counters
+
     def _steps_from_now(self) -> Callable[[], int]:
         """How many steps have ended since, whenever that is asked."""
         if self._has_marks:
@@ -359,6 +400,8 @@ class Session:
             "wrapper": kind_of(modules),
             "loader": int(self._loaders.batches > 0),
             "loader_workers": self._loaders.workers,
+            "loader_pinned": int(self._loaders.is_pinned),
+            "loader_persistent": int(self._loaders.is_persistent),
             "optimizers": ", ".join(names),
             "events_per_step": None if period is None or self._marks else len(period),
             "micro_batches": self._parts.micro_batches,
@@ -366,6 +409,7 @@ class Session:
             "skipped_steps": skipped,
             "kept_hooks": self._wrappers.kept_hooks,
             **self._sharing,
+            **self._already,
         }
         convolutions = (torch.nn.Conv2d, torch.nn.Conv3d, torch.nn.ConvTranspose2d)
         return {

@@ -7,7 +7,8 @@ import pytest
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.tuning.loss_check import check_losses
-from scalescope.analysis.tuning.losses import loss_of
+from scalescope.analysis.tuning.losses import LossComparison, UnknownLoss, loss_of
+from tests.builders.commands import make_command
 from tests.builders.results import make_configuration, make_trial
 
 
@@ -34,23 +35,71 @@ def with_losses(*losses: float, warmup: tuple[float, ...] | None = None, seed: i
 def test_the_loss_at_the_end_is_compared(
     before: tuple[float, ...], after: tuple[float, ...], change: float, differs: bool
 ) -> None:
-    shown, is_other = loss_of(with_losses(*before), with_losses(*after, seed=1))
+    shown, is_other, unknown = loss_of(with_losses(*before), with_losses(*after, seed=1))
+    assert unknown is None
     assert shown == pytest.approx(change)
     assert is_other is differs
 
 
 @pytest.mark.parametrize(("before", "after"), [((), (1.0,)), ((1.0,), ()), ((0.0,), (1.0,))])
 def test_an_unknown_loss_differs_from_nothing(before: tuple[float, ...], after: tuple[float, ...]) -> None:
-    assert loss_of(with_losses(*before), with_losses(*after, seed=1)) == (None, False)
+    assert loss_of(with_losses(*before), with_losses(*after, seed=1)) == LossComparison()
 
 
 def test_steps_are_counted_from_the_first_of_a_launch() -> None:
     # The second makes one step of warm-up more; its window begins one step later.
     first = with_losses(3.0, 2.0, 1.0, warmup=(4.0,))
     second = with_losses(2.0, 1.0, warmup=(4.0, 3.0), seed=1)
-    assert loss_of(first, second) == (0.0, False)
+    assert loss_of(first, second) == LossComparison(0.0)
     steps = [1.0 + 0.2 * (-1) ** step for step in range(40)]
     assert loss_of(with_losses(*[1.0] * 40), with_losses(*steps, seed=1))[1] is False
+
+
+# scripts
+
+
+def of_script(*losses: tuple[float, ...], seeded: bool | None = True, bad: bool = False) -> Configuration:
+    """A launch of a script for each of these losses."""
+    configuration = make_configuration(make_command(), *[0.010] * max(1, len(losses)))
+    launches = tuple(
+        dataclasses.replace(launch, losses=values, is_seeded=seeded, has_bad_loss=bad)
+        for launch, values in zip(configuration.launches, losses or ((),), strict=True)
+    )
+    return dataclasses.replace(configuration, launches=launches)
+
+
+STEPS = (4.0, 3.0, 2.0, 2.0)
+SLIGHTLY = (4.0001, 3.0, 2.0, 2.0)  # by another order of sums
+OTHER = (4.0, 3.01, 2.02, 1.98)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "unknown"),
+    [
+        (of_script(STEPS), None),
+        (of_script(STEPS, seeded=False), "not seeded"),
+        (of_script(STEPS, seeded=None), "not seeded"),
+        (of_script(STEPS, SLIGHTLY, seeded=False), None),  # launches that repeat each other are evidence
+        (of_script(STEPS, SLIGHTLY, OTHER), "not repeated"),
+        (of_script(STEPS, OTHER, seeded=False), "not seeded"),
+        (of_script(), "not seen"),
+        (of_script(STEPS, bad=True), "not finite"),
+    ],
+)
+def test_losses_of_a_script_are_compared_where_its_launches_train_alike(
+    baseline: Configuration, unknown: UnknownLoss | None
+) -> None:
+    worse = of_script((4.0, 3.0, 4.0, 4.0))
+    comparison = loss_of(baseline, worse)
+    assert comparison.unknown == unknown
+    assert comparison.differs is (unknown is None)
+    assert (comparison.change is None) is (unknown is not None)
+
+
+def test_a_loss_that_is_not_finite_differs_from_one_that_is() -> None:
+    diverging = of_script((4.0,), bad=True)
+    assert loss_of(of_script(STEPS, seeded=False), diverging) == LossComparison(differs=True)
+    assert loss_of(of_script(STEPS, bad=True), diverging).differs is False
 
 
 # two launches

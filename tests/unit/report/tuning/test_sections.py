@@ -11,7 +11,15 @@ from scalescope.analysis.statistics import Estimate
 from scalescope.report.section import Section
 from scalescope.report.tuning.as_json import tuning_json
 from scalescope.report.tuning.sections import next_after_tuning, tuning_sections, verdict
-from scalescope.report.tuning.tuning import NOW, OtherJob, TriedCombination, TriedLever, Tuning
+from scalescope.report.tuning.tuning import (
+    NOW,
+    OtherJob,
+    ScriptArgument,
+    TriedCombination,
+    TriedLever,
+    Tuning,
+)
+from tests.builders.commands import make_command
 from tests.builders.results import make_configuration, make_trial
 
 BASELINE = make_trial(seed=0)
@@ -323,3 +331,42 @@ def test_a_row_above_the_recommended_one_says_why_it_is_not_recommended() -> Non
     rows = next(section for section in tuning_sections(shown) if (section.title or "").startswith("Measured"))
     assert rows.table is not None
     assert rows.table.rows[0][-1] == "not measurably faster than what is recommended"
+
+
+def of_script(**options: Any) -> Tuning:
+    tried = combination("a 1", "b 2", speedup=2.0, verdict="faster", is_confirmed=True, **options)
+    return tuning(baseline=make_command(), combinations=(tried, CURRENT), levers=LEVERS[:2])
+
+
+def test_what_changes_numbers_is_said_of_a_script_with_its_loss() -> None:
+    first, *_ = tuning_sections(of_script(loss_change=0.001))
+    assert first.lines[1] == (
+        "Changes the computed numbers: a 1, b 2; --keep-numerics does not try it. The loss differs by +0.1 %."
+    )
+    assert tuning_json(of_script(loss_change=0.001))["combinations"][0]["loss_unknown"] is None
+
+
+def test_losses_that_cannot_be_compared_are_said_once() -> None:
+    unknown = of_script(loss_unknown="not seeded")
+    first, *_ = tuning_sections(unknown)
+    assert "Losses could not be compared: the script is not seeded." in first.lines
+    assert tuning_json(unknown)["combinations"][0]["loss_unknown"] == "not seeded"
+    same = dataclasses.replace(
+        unknown, levers=tuple(dataclasses.replace(lever, changes="nothing") for lever in unknown.levers)
+    )
+    assert not any("Losses" in line for line in tuning_sections(same)[0].lines)
+
+
+def test_arguments_of_the_command_are_named() -> None:
+    arguments = (
+        ScriptArgument(setting="compile", text="--compile"),
+        ScriptArgument(setting="precision", text="--bf16 True", is_known=True),
+    )
+    answer = dataclasses.replace(of_script(), arguments=arguments, winner_trial=make_command())
+    (section,) = [section for section in tuning_sections(answer) if section.title == "In your own script"]
+    assert [line.split(": ")[0] for line in section.lines] == ["compile", "precision"]
+    assert ["probably" in line for line in section.lines] == [True, False]
+    assert tuning_json(answer)["arguments"] == [
+        {"setting": "compile", "argument": "--compile", "known": False},
+        {"setting": "precision", "argument": "--bf16 True", "known": True},
+    ]

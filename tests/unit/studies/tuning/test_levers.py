@@ -6,7 +6,7 @@ import pytest
 
 from scalescope.errors import BadInput
 from scalescope.experiment.machine import PrecisionSupport
-from scalescope.studies.tuning.levers import Levers, find_levers, settings_of_trial
+from scalescope.studies.tuning.levers import KEEP_NUMERICS, Levers, find_levers, settings_of_trial
 from tests.builders.requests import ask, with_gpus
 from tests.simulated.launcher import TWO_CORES
 
@@ -269,3 +269,29 @@ def test_a_setting_without_values_worth_trying_needs_one() -> None:
 def test_a_sweep_is_refused_as_the_baseline() -> None:
     with pytest.raises(BadInput, match="starts from one configuration, these settings make 2"):
         levers_for("precision", batch_size="4,8")
+
+
+def kept_numerics(*asked: str, **texts: str) -> Levers:
+    return find_levers(ask(**texts), TWO_CORES, asked, keep_numerics=True)
+
+
+def test_levers_that_change_numbers_can_be_left_out() -> None:
+    levers = kept_numerics("all", world_size="2", num_workers="0")
+    assert levers.candidates
+    assert {candidate.changes for candidate in levers.candidates} == {"nothing"}
+    left_out = {name for name, reason in reasons(levers).items() if reason == KEEP_NUMERICS}
+    assert left_out >= {"compile", "fused_optimizer", "comm_hook"}
+    levers = kept_numerics("fused_optimizer=yes", "batch_size=64")
+    assert (tried(levers), set(reasons(levers).values())) == ([], {KEEP_NUMERICS})
+
+
+def test_a_command_is_tried_with_what_an_expert_tries() -> None:
+    command = {"workload": "command", "command": "python train.py"}
+    levers = find_levers(ask(**command), TWO_CORES, ("all",))
+    changes = {candidate.text: candidate.changes for candidate in levers.candidates}
+    assert changes["compile default"] == changes["fused_optimizer True"] == "rounding"
+    on_gpu = find_levers(ask(**command, device="cuda"), with_gpus(1), ("all",))
+    found = set(tried(on_gpu))
+    assert found >= {"precision tf32", "precision bf16", "compile default", "fused_optimizer True"}
+    assert not found & {"precision fp16", "compile reduce-overhead", "compile max-autotune"}
+    assert {candidate.changes for candidate in kept_numerics("all", **command).candidates} == {"nothing"}

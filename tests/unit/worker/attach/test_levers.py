@@ -40,10 +40,13 @@ def test_tf32_stays_as_asked_whatever_the_script_sets(precision: str, is_on: boo
     assert torch.backends.cudnn.allow_tf32 is is_on
 
 
-def test_the_model_runs_under_autocast_and_its_outputs_stay() -> None:
-    model = nn.Linear(2, 2)
+def test_the_model_runs_under_autocast_and_a_loss_outside_of_it_has_fp32() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    inside: list[torch.dtype] = []
+    model[0].register_forward_hook(lambda module, inputs, output: inside.append(output.dtype))
     ScriptLevers({"precision": "bf16"}).apply([model])
-    assert model(torch.ones(1, 2)).dtype == torch.bfloat16
+    assert model(torch.ones(1, 2)).dtype == torch.float32
+    assert inside == [torch.bfloat16]
     assert not torch.is_autocast_enabled("cpu")
 
 
