@@ -2,8 +2,8 @@
 
 Nothing here is shared with the search: no shares, no factors of cards, no formula for a step. A step is
 played through: the host launches each kernel, the GPU runs it when it is free, batches come from processes
-that prepare them, gradients are sent behind the backward pass. A setting changes kernels, launches, processes or
-links, by amounts that each job draws for itself; some do the opposite of what their cards say. The host is
+that prepare them, gradients are sent behind the backward pass. A setting changes kernels, launches, processes
+or links, by amounts that each job draws for itself; some do the opposite of what their cards say. The host is
 slow for minutes at a time, epochs restart, and launches differ.
 """
 
