@@ -8,6 +8,8 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,10 @@ class Session:
         )
         self._wrappers = Wrappers(settings, self._guard, silent=has_ablation(trial, NO_COMM))
         self._levers = ScriptLevers(settings)
+        # What ends steps, counted since the script began: optimizer steps, and its own marks.
+        self._position: Callable[[], tuple[int, ...]] = partial(
+            attrgetter("_optimizers.events", "_optimizers.skipped", "_marks"), self
+        )
         self._losses = ScriptLosses(
             self._guard, self._position, copies=settings.get("compile") in _REPLAYING_GRAPHS
         )
@@ -329,15 +335,12 @@ class Session:
 
         return counters
 
-    def _position(self) -> tuple[int, int]:
-        """What ends steps, counted since the script began: optimizer steps, and its own marks."""
-        return self._optimizers.events + self._optimizers.skipped, self._marks
-
     def _losses_from_now(self) -> Counters:
         began, per_step, by_marks = self._position(), len(self._ends.period or (0,)), self._has_marks
 
-        def step_of(position: tuple[int, int]) -> int:
-            return position[1] - began[1] if by_marks else (position[0] - began[0]) // per_step
+        def step_of(position: tuple[int, ...]) -> int:
+            events, skipped, marks = position
+            return marks - began[2] if by_marks else (events + skipped - began[0] - began[1]) // per_step
 
         def counters(steps: int) -> dict[str, Any]:
             self._losses.stop()
