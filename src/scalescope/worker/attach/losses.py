@@ -35,9 +35,9 @@ class ScriptLosses(Hooks):
     for the device. `position` counts what ends steps; each loss is kept with what it returns.
     """
 
-    def __init__(self, guard: HookGuard, position: Callable[[], tuple[int, ...]], *, copies: bool) -> None:
+    def __init__(self, position: Callable[[], tuple[int, ...]], *, copies: bool) -> None:
         super().__init__()
-        self._guard = guard
+        self._guard = HookGuard(lambda error: self._give_up())  # the measurement goes on without losses
         self._position = position
         self._copies = copies  # a CUDA graph overwrites its outputs
         self._kept: list[tuple[tuple[int, ...], Tensor]] = []
@@ -65,6 +65,10 @@ class ScriptLosses(Hooks):
         """No loss that follows is kept."""
         self._is_on = False
         self._scaled.clear()
+
+    def _give_up(self) -> None:
+        self.stop()
+        self._kept.clear()
 
     def by_step(self, step_of: Callable[[tuple[int, ...]], int], steps: int) -> StepLosses:
         """The losses by step, the window's first one being 0; `step_of` tells the step from a position."""

@@ -76,9 +76,7 @@ class Session:
         self._position: Callable[[], tuple[int, ...]] = partial(
             attrgetter("_optimizers.events", "_optimizers.skipped", "_marks"), self
         )
-        self._losses = ScriptLosses(
-            self._guard, self._position, copies=settings.get("compile") in _REPLAYING_GRAPHS
-        )
+        self._losses = ScriptLosses(self._position, copies=settings.get("compile") in _REPLAYING_GRAPHS)
         self._already: dict[str, Any] = {}  # what the script does of what levers would do
         self._sends = SendsToRanks()
         self._sharing: dict[str, Any] = {}  # who shares this rank's batch

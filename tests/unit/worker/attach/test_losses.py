@@ -10,14 +10,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from scalescope.worker.attach import losses
-from scalescope.worker.attach.hook_guard import HookGuard
 from scalescope.worker.attach.losses import ScriptLosses, losses_by_step
 
 Kept = Callable[[], list[float]]
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 class Watched:
@@ -25,7 +20,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.step = 0
-        self.losses = ScriptLosses(HookGuard(_raise), lambda: (self.step,), copies=False)
+        self.losses = ScriptLosses(lambda: (self.step,), copies=False)
         self.losses.install()
 
     def kept(self) -> list[float]:
@@ -109,6 +104,16 @@ def test_losses_of_several_formats_are_read_together(script: Watched) -> None:
     for script.step, dtype in enumerate((torch.float32, torch.bfloat16)):
         torch.ones(1, dtype=dtype, requires_grad=True).sum().backward()
     assert script.kept() == [1.0, 1.0]
+
+
+def test_losses_that_cannot_be_kept_cost_only_themselves(
+    script: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss(1.0).backward()
+    monkeypatch.setattr(script.losses, "_own", lambda loss: 1 / 0)
+    value = loss(2.0)
+    value.backward()
+    assert script.kept() == []
 
 
 def test_nothing_of_ours_is_compiled_where_a_compiled_function_calls_backward(script: Watched) -> None:
