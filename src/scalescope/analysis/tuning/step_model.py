@@ -25,12 +25,14 @@ class StepParts:
 
     `products`, `convolutions`, `kernels` and `optimizer` are the device's work, one after the other; `host`
     runs beside it, and the longer of both counts. `prepare` is what one process takes to prepare the batches
-    of a step: the rank itself if there are no `processes`, which otherwise work beside it. `copy` and
+    of a step: the rank itself if there are no `processes`, which otherwise work beside it. Of the former only
+    what is exposed counts: the GPU may be busy meanwhile; `hidden_prepare` is the rest of it. `copy` and
     `communication` are exposed. `rest` is what no lever changes: waits of the script's own, for instance.
     """
 
     times: Mapping[Part, float]
     processes: int = 0
+    hidden_prepare: float = 0.0
     rest: float = 0.0
 
     @property
@@ -39,7 +41,8 @@ class StepParts:
 
     @property
     def step(self) -> float:
-        compute = max(self.device, self.times["host"]) + self.times["copy"]
+        beside = self.times["host"] + (0.0 if self.processes else self.hidden_prepare)
+        compute = max(self.device, beside) + self.times["copy"]
         prepare = self.times["prepare"]
         waiting = max(0.0, prepare / self.processes - compute) if self.processes else prepare
         return max(1e-9, compute + waiting + self.times["communication"] + self.rest)
@@ -103,7 +106,10 @@ class StepModel:
         }
         added = (self.effects[lever].processes for lever in levers - base if lever in self.effects)
         processes = next((count for count in added if count is not None), parts.processes)
-        return StepParts(times=times, processes=processes, rest=parts.rest)
+        hidden = parts.hidden_prepare
+        if processes and not parts.processes:
+            times["prepare"], hidden = times["prepare"] + hidden, 0.0
+        return StepParts(times=times, processes=processes, hidden_prepare=hidden, rest=parts.rest)
 
     def _factors(self, levers: frozenset[str]) -> dict[Part, float]:
         factors: dict[Part, float] = {}
@@ -135,6 +141,7 @@ def parts_of_step(
     device = compute if busy_share is None else min(compute, busy_share)
     optimizer = _OPTIMIZER if optimizer_share is None else optimizer_share
     products = min(1.0 - optimizer, _PRODUCTS if products_share is None else products_share)
+    hidden = 0.0 if processes else max(0.0, (prepare_share or 0.0) - input_share)
     if prepare_share is None and processes:
         prepare_share = processes * (1.0 if input_share > 0.0 else _HIDDEN_LOADING * compute)
     times: dict[Part, float] = {
@@ -147,4 +154,4 @@ def parts_of_step(
         "copy": copy_share,
         "communication": communication_share,
     }
-    return StepParts(times=times, processes=processes)
+    return StepParts(times=times, processes=processes, hidden_prepare=hidden)

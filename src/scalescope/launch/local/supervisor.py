@@ -123,6 +123,7 @@ class Supervisor:
             return self._hang()
         were = "was" if len(hung) == 1 else "were"
         names = ranks_text(hung, len(self._ranks))
+        self._watch.dump_stacks(self._wait)
         note = f"{names} did not exit within {self._limits.teardown_timeout:g} s and {were} killed"
         return Outcome(status="ok", records=self._watch.records(), notes=[note])
 

@@ -90,17 +90,19 @@ def _recorded_parts(
     optimizer_s = min(time_s(OPTIMIZER), compute_s - products_s)
     replay = fitted(recording.replays, step_s)
     idle_s = time_s(IDLE_HOST) + time_s(IDLE_BETWEEN)
-    hidden_s = min(compute_s, replay.fast_gpu_s) if replay is not None else _HIDDEN_HOST * compute_s
+    hidden_s = replay.fast_gpu_s if replay is not None else _HIDDEN_HOST * compute_s
     waits_s = time_s(IDLE_SYNC)  # after a copy from pageable memory, which waits for the GPU, or a line
     copies_wait = bool(recording.pageable_copies) and not recording.frequent_waits
     input_s, processes = time_s(IDLE_INPUT), 0 if loading is None else loading.workers or 0
     prepare_s = None if loading is None or loading.prepare_s is None else batches * loading.prepare_s
+    hidden_prepare_s = 0.0 if processes else min(max(0.0, (prepare_s or 0.0) - input_s), compute_s)
+    host_s = compute_s + idle_s if idle_s > _HOST_BOUND * step_s else min(hidden_s, compute_s)
     times: dict[Part, float] = {
         "products": products_s - convolutions_s,
         "convolutions": convolutions_s,
         "kernels": compute_s - products_s - optimizer_s,
         "optimizer": optimizer_s,
-        "host": compute_s + idle_s if idle_s > _HOST_BOUND * step_s else hidden_s,
+        "host": max(0.0, min(host_s, compute_s + idle_s - hidden_prepare_s)),
         "prepare": input_s if not processes or prepare_s is None else prepare_s,
         "copy": time_s(COPIES) + (waits_s if copies_wait else 0.0),
         "communication": 0.0,
@@ -109,6 +111,7 @@ def _recorded_parts(
     return StepParts(
         times={part: value / step_s for part, value in times.items()},
         processes=processes,
+        hidden_prepare=hidden_prepare_s / step_s,
         rest=rest_s / step_s,
     )
 

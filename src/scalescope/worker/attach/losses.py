@@ -1,5 +1,7 @@
 """Losses of a script: what it hands to `backward`, so that levers that change numbers can be compared."""
 
+import contextlib
+import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,8 +11,10 @@ import torch
 from torch import Tensor
 
 from scalescope.worker.attach.hook_guard import HookGuard, Hooks
+from scalescope.worker.attach.imports import after_import
 from scalescope.worker.attach.optimizers import scalers
 
+_COMPILER = "torch._dynamo"
 _MOST = 20_000  # backward passes whose losses are kept; on a GPU each keeps 512 bytes
 _MOST_BYTES = 512  # of the storage that a kept loss may share
 
@@ -28,15 +32,15 @@ class ScriptLosses(Hooks):
     """Keeps the loss of every outermost backward pass, from the first step on until `stop`.
 
     With a GradScaler it is what was handed to its `scale`. Nothing is read before `by_step`: that would wait
-    for the device. `position` counts what ends steps; each loss is kept with its value.
+    for the device. `position` counts what ends steps; each loss is kept with what it returns.
     """
 
-    def __init__(self, guard: HookGuard, position: Callable[[], tuple[int, int]], *, copies: bool) -> None:
+    def __init__(self, position: Callable[[], tuple[int, ...]], *, copies: bool) -> None:
         super().__init__()
-        self._guard = guard
+        self._guard = HookGuard(lambda error: self._give_up())  # the measurement goes on without losses
         self._position = position
         self._copies = copies  # a CUDA graph overwrites its outputs
-        self._kept: list[tuple[tuple[int, int], Tensor]] = []
+        self._kept: list[tuple[tuple[int, ...], Tensor]] = []
         self._scaled: list[Tensor] = []  # handed to a scaler since the last backward pass
         self._is_inside = False  # a backward pass; one that it starts by itself is a part of it
         self._is_on = True
@@ -51,6 +55,7 @@ class ScriptLosses(Hooks):
             self._replace(scaler, "scale", self._noting_scaled)
         for module in (torch, torch.random):
             self._replace(module, "manual_seed", self._noting_seed)
+        after_import(_COMPILER, _leave_uncompiled)
 
     def remove(self) -> None:
         self.stop()
@@ -61,7 +66,11 @@ class ScriptLosses(Hooks):
         self._is_on = False
         self._scaled.clear()
 
-    def by_step(self, step_of: Callable[[tuple[int, int]], int], steps: int) -> StepLosses:
+    def _give_up(self) -> None:
+        self.stop()
+        self._kept.clear()
+
+    def by_step(self, step_of: Callable[[tuple[int, ...]], int], steps: int) -> StepLosses:
         """The losses by step, the window's first one being 0; `step_of` tells the step from a position."""
         kept, self._kept = self._kept, []
         values = _values_of([loss for _, loss in kept])
@@ -79,8 +88,11 @@ class ScriptLosses(Hooks):
             if self._is_inside or not self._is_on:
                 original(*args, **kwargs)
                 return
-            with guard:
+            try:  # enters no function of another file: the compiler would look at it
                 self._keep(args[0] if args else kwargs.get("tensors"))
+            except Exception:
+                with guard:
+                    raise
             self._is_inside = True
             try:
                 original(*args, **kwargs)
@@ -125,6 +137,12 @@ class ScriptLosses(Hooks):
     def _own(self, loss: Tensor) -> Tensor:
         """A view of something large would keep all of it."""
         return loss.clone() if self._copies or loss.untyped_storage().nbytes() > _MOST_BYTES else loss
+
+
+def _leave_uncompiled() -> None:
+    """Where a compiled function calls `backward`, the compiler would compile ours anew in every step."""
+    with contextlib.suppress(Exception):
+        importlib.import_module(f"{_COMPILER}.trace_rules").add(__name__)
 
 
 def losses_by_step(steps_of_values: Sequence[int], values: Sequence[float], steps: int) -> StepLosses:

@@ -9,6 +9,8 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +74,11 @@ class Session:
         )
         self._wrappers = Wrappers(settings, self._guard, silent=has_ablation(trial, NO_COMM))
         self._levers = ScriptLevers(settings)
-        self._losses = ScriptLosses(
-            self._guard, self._position, copies=settings.get("compile") in _REPLAYING_GRAPHS
+        # What ends steps, counted since the script began: optimizer steps, and its own marks.
+        self._position: Callable[[], tuple[int, ...]] = partial(
+            attrgetter("_optimizers.events", "_optimizers.skipped", "_marks"), self
         )
+        self._losses = ScriptLosses(self._position, copies=settings.get("compile") in _REPLAYING_GRAPHS)
         self._already: dict[str, Any] = {}  # what the script does of what levers would do
         self._sends = SendsToRanks()
         self._sharing: dict[str, Any] = {}  # who shares this rank's batch
@@ -336,15 +340,12 @@ class Session:
 
         return counters
 
-    def _position(self) -> tuple[int, int]:
-        """What ends steps, counted since the script began: optimizer steps, and its own marks."""
-        return self._optimizers.events + self._optimizers.skipped, self._marks
-
     def _losses_from_now(self) -> Counters:
         began, per_step, by_marks = self._position(), len(self._ends.period or (0,)), self._has_marks
 
-        def step_of(position: tuple[int, int]) -> int:
-            return position[1] - began[1] if by_marks else (position[0] - began[0]) // per_step
+        def step_of(position: tuple[int, ...]) -> int:
+            events, skipped, marks = position
+            return marks - began[2] if by_marks else (events + skipped - began[0] - began[1]) // per_step
 
         def counters(steps: int) -> dict[str, Any]:
             self._losses.stop()

@@ -48,6 +48,7 @@ from scalescope.worker.training.stand_in import stand_in_for
 from scalescope.worker.training.step import Step, StepMaker, StepWindow, Workload
 
 _MOST_RANKS_SHOWN = 8
+_INPUT_BOUND = 0.1  # of the step
 
 
 def measure(
@@ -91,6 +92,7 @@ def _go_on(
 ) -> None:
     """Measure the phases in this process; then end the loop."""
     times_s = measured.samples["step_time_s"]
+    loop.step_s = statistics.median(times_s)
     explanations = Explanations(
         engine=loop.engine,
         loop=loop,
@@ -98,7 +100,7 @@ def _go_on(
         phases=phases,
         store=lambda number, phase, steps: store(number, phase),
         has_loader=loop.trial.settings["num_workers"] is not None,
-        step_s=statistics.median(times_s),
+        step_s=loop.step_s,
         longest_warmup_s=max(measured.samples["warmup_step_time_s"]),
     )
     with stack:
@@ -255,6 +257,7 @@ class OwnLoop:
     known: Measurements  # of the model and the machine, before the first step
     bare: Step  # without levers
     switched_steps: dict[str, Step] = field(default_factory=dict)  # with other levers, by trial
+    step_s: float = 0.0  # of the window, once that is over
     evaluation: Evaluation | None = None
     warmup_losses: list[Tensor] = field(default_factory=list)
 
@@ -349,7 +352,15 @@ class OwnLoop:
             return "ranks of scalescope's own loop get a start of their own"
         if self.steps.step.is_whole or self.trial.options(Train).stand_in:
             return "the parts of this step cannot be told apart"
+        if self._waits_for_input():
+            return "steps wait for input, so each would use up what was prepared during slower ones"
         return None
+
+    def _waits_for_input(self) -> bool:
+        """Whether loader processes are slower than the step."""
+        facts = self.feed.input_times.counters()
+        waited_s = float(facts.get("loader_s") or 0.0) * self.steps.step.accumulation_steps
+        return bool(facts.get("loader/workers")) and waited_s > _INPUT_BOUND * self.step_s
 
     def ablated(self, trial: Trial) -> AbstractContextManager[None]:
         """Nothing is removed from our own loop."""

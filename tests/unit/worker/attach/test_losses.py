@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -9,14 +10,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from scalescope.worker.attach import losses
-from scalescope.worker.attach.hook_guard import HookGuard
 from scalescope.worker.attach.losses import ScriptLosses, losses_by_step
 
 Kept = Callable[[], list[float]]
-
-
-def _raise(error: Exception) -> None:
-    raise error
 
 
 class Watched:
@@ -24,7 +20,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.step = 0
-        self.losses = ScriptLosses(HookGuard(_raise), lambda: (self.step, 0), copies=False)
+        self.losses = ScriptLosses(lambda: (self.step,), copies=False)
         self.losses.install()
 
     def kept(self) -> list[float]:
@@ -108,6 +104,36 @@ def test_losses_of_several_formats_are_read_together(script: Watched) -> None:
     for script.step, dtype in enumerate((torch.float32, torch.bfloat16)):
         torch.ones(1, dtype=dtype, requires_grad=True).sum().backward()
     assert script.kept() == [1.0, 1.0]
+
+
+def test_losses_that_cannot_be_kept_cost_only_themselves(
+    script: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss(1.0).backward()
+    monkeypatch.setattr(script.losses, "_own", lambda loss: 1 / 0)
+    value = loss(2.0)
+    value.backward()
+    assert script.kept() == []
+
+
+def test_nothing_of_ours_is_compiled_where_a_compiled_function_calls_backward(script: Watched) -> None:
+    model = nn.Linear(2, 1)
+    compiled: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    @torch.compile(backend=backend)
+    def step(inputs: Tensor) -> None:
+        model(inputs).sum().backward()
+
+    step(torch.ones(2, 2))
+    graphs = len(compiled)
+    for script.step in range(1, 4):
+        step(torch.ones(2, 2))
+    assert len(compiled) == graphs == 1
+    assert len(script.kept()) == 4
 
 
 @pytest.mark.parametrize(
