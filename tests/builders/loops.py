@@ -34,6 +34,7 @@ def own_loop(step: Step, batches: Batches, trial: Trial, position: Position | No
         position=position,
         fault=None,
         known=Measurements(),
+        bare=step,
     )
 
 
