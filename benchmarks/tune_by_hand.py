@@ -31,7 +31,7 @@ from hand_loops import Settings, settings_of  # noqa: E402
 OUT = HERE.parent / "build" / "tune_by_hand"
 JOBS = ("vit", "bert", "resnet", "unet", "lstm", "dlrm", "diffusion", "gan", "speech", "lora")
 COMMANDS = ("nanogpt", "trainer")
-_LOOPS_S, _COMMANDS_S, _CHECK_S = 60.0, 150.0, 40.0  # that each part may take
+_LOOPS_S, _COMMANDS_S, _CHECK_S = 60.0, 110.0, 40.0  # that each part may take
 _STARTING_S = 25.0
 _BLOCKS = 3
 # What can be taken away in a model that is compiled already. An epoch's beginning is rarely in a block, so

@@ -165,10 +165,15 @@ class _TuningReader:
             verdict=None if not levers else self._verdict(levers, difference),
             loss_change=loss.change,
             loss_differs=loss.differs,
-            loss_unknown=loss.unknown,
+            loss_unknown=None if self._only_tried(levers) else loss.unknown,
             is_confirmed=bool(levers) and self._confirmed.count(levers) > 0,
             failure=self._later_failure(levers),
         )
+
+    def _only_tried(self, levers: Combination) -> bool:
+        """Whether it never had a start of its own, so that its losses are those of another's training."""
+        made = [launch for launch in self._measured.launches if launch.levers == levers]
+        return all(launch.is_within for launch in made)
 
     def _later_failure(self, levers: Combination) -> str | None:
         """Why a launch of something that worked before failed."""

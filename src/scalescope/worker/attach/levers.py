@@ -4,13 +4,14 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from scalescope.errors import BadInput
 from scalescope.worker.attach.already import FUSED
 from scalescope.worker.attach.hook_guard import Hooks
 from scalescope.worker.levers.fusion import compile_in_place
-from scalescope.worker.levers.precision import other_tf32, run_under_autocast, set_tf32
+from scalescope.worker.levers.precision import other_tf32, run_under_autocast, set_tf32, under_autocast
 from scalescope.worker.machine.matmul import DTYPES
 
 _COMPILED_CALL = "_compiled_call_impl"  # what torch calls in place of a module, where it is set
@@ -41,44 +42,55 @@ class ScriptLevers(Hooks):
         self._set_tf32()  # the script may have set it in the meantime
         self._modules = list(modules)
         self._forwards = {None: [vars(module).get("forward") for module in self._modules]}
-        self._cast(self._precision)
-        if self._compile != "none":
-            compile_in_place(self._bare_modules(), self._compile)
+        if self._compile == "none":
+            self._cast(self._precision)
+        else:
+            self._use_compiled(self._compile, self._precision)
 
     @contextlib.contextmanager
     def switched(self, settings: Mapping[str, Any]) -> Iterator[None]:
         """Inside, precision and compilation are those of other settings."""
         precision, mode = settings.get("precision"), str(settings.get("compile", "none"))
+        forwards = [vars(module).get("forward") for module in self._modules]
         calls = [vars(module).get(_COMPILED_CALL) for module in self._bare_modules()]
         with other_tf32(precision == "tf32" if precision in ("fp32", "tf32") else None):
-            self._cast(precision)
-            if (mode, precision) != (self._compile, self._precision):
+            if mode == "none":
+                _set_on(_COMPILED_CALL, self._bare_modules(), [None] * len(calls))
+                self._cast(precision)
+            else:
                 self._use_compiled(mode, precision)
             try:
                 yield
             finally:
-                self._cast(self._precision)
+                _set_on("forward", self._modules, forwards)
                 _set_on(_COMPILED_CALL, self._bare_modules(), calls)
 
     def _use_compiled(self, mode: str, precision: str | None) -> None:
-        """Call modules as they were compiled for these settings; each of them is compiled once."""
+        """Call modules as they were compiled for these settings; each of them is compiled once.
+
+        The format is chosen around what is compiled, as scripts do it: inside, parts stayed in fp32.
+        """
+        self._cast(None)
         modules = self._bare_modules()
-        if mode == "none":
-            _set_on(_COMPILED_CALL, modules, [None] * len(modules))
-            return
         if (mode, precision) not in self._compiled:
+            _set_on(_COMPILED_CALL, modules, [None] * len(modules))
             compile_in_place(modules, mode)
-            self._compiled[mode, precision] = [vars(module)[_COMPILED_CALL] for module in modules]
+            calls = [getattr(module, _COMPILED_CALL) for module in modules]
+            if precision in DTYPES:
+                calls = [
+                    under_autocast(call, _device_of(module), DTYPES[str(precision)], returns_fp32=True)
+                    for call, module in zip(calls, modules, strict=True)
+                ]
+            self._compiled[mode, precision] = calls
         _set_on(_COMPILED_CALL, modules, self._compiled[mode, precision])
 
     def _cast(self, precision: str | None) -> None:
-        """Let modules compute in a format; what does that is kept, since compiled code depends on it."""
+        """Let modules compute in a format; what does that is kept."""
         key = precision if precision in DTYPES else None
         if key not in self._forwards:
             self._cast(None)
             for module in self._modules:
-                device = next(module.parameters()).device
-                run_under_autocast(module, device, DTYPES[str(key)], returns_fp32=True)
+                run_under_autocast(module, _device_of(module), DTYPES[str(key)], returns_fp32=True)
             self._forwards[key] = [vars(module).get("forward") for module in self._modules]
         _set_on("forward", self._modules, self._forwards[key])
 
@@ -116,6 +128,10 @@ class ScriptLevers(Hooks):
             kind.__init__ = original
 
         return undo
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    return next(module.parameters()).device
 
 
 def _set_on(name: str, modules: Iterable[nn.Module], values: Iterable[Any]) -> None:

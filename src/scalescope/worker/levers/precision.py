@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -58,19 +58,31 @@ def other_tf32(is_on: bool | None) -> Iterator[None]:
 def run_under_autocast(
     model: nn.Module, device: torch.device, dtype: torch.dtype, *, returns_fp32: bool
 ) -> None:
-    """Let a model compute in another format: backward must not run under it.
+    """Let a model compute in another format: backward must not run under it."""
+    model.forward = under_autocast(model.forward, device, dtype, returns_fp32=returns_fp32)
 
-    Where the loss is computed outside of the model, it may need the outputs in fp32.
-    """
-    forward = model.forward
 
-    @functools.wraps(forward)
+def under_autocast(
+    function: Callable[..., Any], device: torch.device, dtype: torch.dtype, *, returns_fp32: bool
+) -> Callable[..., Any]:
+    """A function that computes in another format. Where the loss is computed outside, it may need the outputs
+    in fp32; where it is among the outputs, it is computed already."""
+
+    @functools.wraps(function)
     def cast(*args: Any, **kwargs: Any) -> Any:
         with torch.autocast(device.type, dtype=dtype):
-            outputs = forward(*args, **kwargs)
-        return _full(outputs, dtype) if returns_fp32 else outputs
+            outputs = function(*args, **kwargs)
+        return _full(outputs, dtype) if returns_fp32 and not _has_loss(outputs) else outputs
 
-    model.forward = cast
+    return cast
+
+
+def _has_loss(outputs: Any) -> bool:
+    """Whether a number that gradients can be computed of is among several outputs."""
+    parts = outputs.values() if isinstance(outputs, dict) else outputs
+    if not isinstance(outputs, tuple | list | dict):
+        return False
+    return any(isinstance(part, Tensor) and part.dim() == 0 and part.requires_grad for part in parts)
 
 
 def _full(outputs: Any, dtype: torch.dtype) -> Any:
