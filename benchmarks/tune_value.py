@@ -39,6 +39,7 @@ class Scored(NamedTuple):
     launches: int
     broken: bool  # a measured set is faster than the recommended one by a standard error
     unused: float  # of the budget
+    misordered: int
 
     @property
     def regret(self) -> float:
@@ -98,6 +99,7 @@ def score(number: int, budget_s: float, noise: float = 1.0) -> Scored:
         launches=len(outcome.launches),
         broken=bool(faster),
         unused=outcome.unused_s / budget_s,
+        misordered=outcome.misordered,
     )
 
 
@@ -120,7 +122,7 @@ def _line(budget_s: float, scores: Sequence[Scored]) -> str:
         f"mean {statistics.fmean(regrets):.3f}, 90 % {regrets[int(0.9 * len(regrets))]:.3f}; "
         f"recommended {len(recommended)}, false {false}; "
         f"useless levers {sum(s.useless for s in scores)} of {levers}; "
-        f"broken {sum(s.broken for s in scores)}; "
+        f"broken {sum(s.broken for s in scores)}, misordered {sum(s.misordered for s in scores)}; "
         f"launches {statistics.fmean(s.launches for s in scores):.1f}, "
         f"unused {100 * statistics.fmean(s.unused for s in scores):.0f} %"
     )

@@ -6,7 +6,14 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from scalescope.analysis.tuning.search import Conclusion, NextLaunch, Option, TuningSearch, conclude
+from scalescope.analysis.tuning.search import (
+    Conclusion,
+    NextLaunch,
+    Option,
+    SearchPosition,
+    TuningSearch,
+    conclude,
+)
 from scalescope.analysis.tuning.step_model import LeverEffect, StepModel, StepParts, parts_of_step
 from scalescope.analysis.tuning.tuned_launches import Combination, TunedLaunch, TunedLaunches
 from scalescope.catalog.cards import all_settings
@@ -26,6 +33,7 @@ class Outcome:
     conclusion: Conclusion
     launches: tuple[TunedLaunch, ...]
     unused_s: float
+    misordered: int = 0  # launches of what promises a loss, while something that promises a gain would fit
 
 
 def simulate(job: Job, budget_s: float, seed: int, noise: float = 1.0) -> Outcome:
@@ -35,6 +43,7 @@ def simulate(job: Job, budget_s: float, seed: int, noise: float = 1.0) -> Outcom
     search = search_of(job, shown)
     window_s = min(3.0, max(0.3, budget_s / 180.0))
     launches: list[TunedLaunch] = []
+    misordered = 0
     compiled: set[Combination] = set()
     slow = _SlowHost(job, random.Random(f"host {seed}/{job.number}"))
     now_s = 2.0  # starting scalescope itself
@@ -42,6 +51,7 @@ def simulate(job: Job, budget_s: float, seed: int, noise: float = 1.0) -> Outcom
         step = search.next_step(TunedLaunches(launches), budget_s - now_s)
         if step is None:
             break
+        misordered += _is_misordered(search, launches, step, budget_s - now_s)
         launch, now_s = _launched(job, step, now_s, budget_s, window_s, compiled, draw, slow, noise)
         launches.append(launch)
         if launch.log_rate is not None and step.levers not in shown:
@@ -60,6 +70,25 @@ def simulate(job: Job, budget_s: float, seed: int, noise: float = 1.0) -> Outcom
         conclusion=conclude(search, TunedLaunches(launches)),
         launches=tuple(launches),
         unused_s=max(0.0, budget_s - now_s),
+        misordered=misordered,
+    )
+
+
+def _is_misordered(
+    search: TuningSearch, launches: list[TunedLaunch], step: NextLaunch, remaining_s: float
+) -> bool:
+    """Whether what is explored promises a loss, although something untried promises a gain and would fit."""
+    if step.stage.kind != "explore" or search.promise(step.levers, step.base) >= 0.0:
+        return False
+    position = SearchPosition(search=search, measured=TunedLaunches(launches), remaining_s=remaining_s)
+    tried = {launch.levers for launch in launches}
+    better = (search.with_option(position.best, option) for option in search.options)
+    return any(
+        levers not in tried
+        and search.can_run(levers)
+        and search.promise(levers, position.best) > 0.0
+        and position.costs.of(levers, position.best) < remaining_s
+        for levers in better
     )
 
 

@@ -12,8 +12,8 @@ they are for sure. Nothing is remembered besides the launches, so an interrupted
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -80,7 +80,7 @@ class Conclusion:
     is_confirmed: bool = False  # in new launches, made in turns
     support: dict[str, Support]  # of each lever of the winner
     dropped: Combination = BASELINE  # levers of the fastest set that are not needed
-    unpromising: frozenset[str] = frozenset()  # levers of which nothing is expected here
+    promises: Mapping[str, float] = field(default_factory=dict)  # of other levers, on top of the fastest set
     at_most: float | None = None  # nothing that was tried is faster than the baseline by more than this share
 
 
@@ -303,7 +303,7 @@ class SearchPosition:
                 yield levers, max(promise, 1e-9)
 
     def _replacing(self, levers: Combination, base: Combination) -> float:
-        """What another value promises in place of one that was measured, by what the base gave of its promise."""
+        """What another value promises in place of a measured one, by what the base gave of its own promise."""
         promise = self.search.promise
         if not self.search.model.knows_effect(base - levers):
             return promise(levers, base) - _REPLACING
@@ -334,15 +334,12 @@ class SearchPosition:
         made = [launch for launch in self.measured.launches if launch.levers == levers]
         return self.search.can_run(levers) and not any(map(self._is_settled_by, made))
 
-    def unpromising(self) -> frozenset[str]:
-        """Levers of which nothing is expected on top of the best, however much time there is."""
+    def promises(self) -> dict[str, float]:
+        """What every other lever may give on top of the best; nothing where that is not worth a launch."""
         base = self.best if self.search.combine else BASELINE
-        return frozenset(
-            option.name
-            for option in self.search.options
-            if option.name not in base
-            and self.search.promise(self.search.with_option(base, option), base) <= _WORTH
-        )
+        others = [option for option in self.search.options if option.name not in base]
+        promises = {option.name: self._adds(option, base) for option in others}
+        return {name: promise for name, promise in promises.items() if promise > _WORTH}
 
     # Time
 
@@ -438,7 +435,7 @@ def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
         is_confirmed=pairs > 0,
         support={lever: _support(position, lever, winner) for lever in sorted(winner)},
         dropped=fastest - winner,
-        unpromising=position.unpromising(),
+        promises=position.promises(),
         at_most=None if recommended else _at_most(position),
     )
 

@@ -107,6 +107,7 @@ def _lever(lever: TriedLever) -> dict[str, Any]:
         "support": lever.support,
         "launches": lever.launches,
         "reason": lever.reason,
+        "may_give": lever.may_give,
     }
 
 

@@ -171,7 +171,7 @@ def _bound(tuning: Tuning) -> str:
 
 
 def _remarks(tuning: Tuning) -> list[str]:
-    lines = [*_of_numbers(tuning), *_of_losses(tuning)]
+    lines = [*_of_memory(tuning), *_of_numbers(tuning), *_of_losses(tuning)]
     refused = tuning.loss_check is not None and tuning.loss_check.refuses
     if tuning.recommended and tuning.unconfirmed and len(tuning.winner) > 1:
         names = ", ".join(tuning.unconfirmed)
@@ -190,6 +190,17 @@ def _remarks(tuning: Tuning) -> list[str]:
         more = ", with a larger --budget," if tuning.budget_ended else ""
         lines.append(f"The search is not over; --resume{more} continues it.")
     return lines
+
+
+def _of_memory(tuning: Tuning) -> list[str]:
+    """The memory that the recommended settings cost or free."""
+    peaks = {
+        combination.levers: combination.configuration.peak_memory_bytes for combination in tuning.combinations
+    }
+    before, after = peaks.get(()), peaks.get(tuning.winner)
+    if not tuning.recommended or before is None or after is None:
+        return []
+    return [f"Memory at its peak: {data_size(after)} in place of {data_size(before)}."]
 
 
 def _is_missed(tuning: Tuning, combination: TriedCombination) -> bool:
@@ -360,9 +371,22 @@ def _not_measured(tuning: Tuning) -> list[tuple[str, str]]:
     """Levers that were not launched, and why."""
     reasons = {
         "unpromising": "what it changes takes too little of this job's step",
-        "not measured": "cannot be added to the fastest settings" if tuning.finished else "no time was left",
+        "not measured": "the current settings could not be measured"
+        if tuning.baseline_failure is not None
+        else "cannot be added to the fastest settings"
+        if tuning.finished
+        else "no time was left",
     }
-    return [(lever.name, reasons[lever.status]) for lever in tuning.levers if lever.status in reasons]
+    left = [lever for lever in tuning.levers if lever.status in reasons]
+    left.sort(key=lambda lever: -(lever.may_give or 0.0))
+    return [(lever.name, reasons[lever.status] + _may_give(lever)) for lever in left]
+
+
+def _may_give(lever: TriedLever) -> str:
+    """What a lever that was not measured may still give."""
+    if lever.may_give is None:
+        return ""
+    return f"; by the parts of the step it may give {lever.may_give:.2f}×, an estimate"
 
 
 def _other_jobs(tuning: Tuning) -> Section:

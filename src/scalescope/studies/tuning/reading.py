@@ -239,12 +239,13 @@ class _TuningReader:
     def _lever(self, text: str, candidate: Candidate) -> TriedLever:
         added = self._added(text)
         if added is None:
-            promising = text not in self._conclusion.unpromising
+            promise = self._conclusion.promises.get(text)
             return TriedLever(
                 name=text,
                 trial_id=candidate.trial.trial_id,
                 changes=candidate.changes,
-                status="not measured" if promising else "unpromising",
+                status="unpromising" if promise is None else "not measured",
+                may_give=None if promise is None else math.exp(promise),
             )
         levers, base = added
         difference = self._measured.difference(levers, base)
