@@ -77,10 +77,13 @@ def simulate(job: Job, budget_s: float, seed: int, noise: float = 1.0) -> Outcom
 def _is_misordered(
     search: TuningSearch, launches: list[TunedLaunch], step: NextLaunch, remaining_s: float
 ) -> bool:
-    """Whether what is explored promises a loss, although something untried promises a gain and would fit."""
+    """Whether what is explored promises a loss, although something untried promises a gain and would fit. The
+    bundle is launched first whatever it promises."""
     if step.stage.kind != "explore" or search.promise(step.levers, step.base) >= 0.0:
         return False
     position = SearchPosition(search=search, measured=TunedLaunches(launches), remaining_s=remaining_s)
+    if step.levers == position.bundle:
+        return False
     tried = {launch.levers for launch in launches}
     better = (search.with_option(position.best, option) for option in search.options)
     return any(

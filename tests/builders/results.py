@@ -122,6 +122,7 @@ def launch(
     duration_s: float = 10.0,
     refused: bool = False,
     cut_short: bool = False,
+    is_within: bool = False,
     load: OtherLoad | None = None,
 ) -> TunedLaunch:
     return TunedLaunch(
@@ -132,6 +133,7 @@ def launch(
         base=combination(base),
         refused=refused,
         cut_short=cut_short,
+        is_within=is_within,
         cell=None if load is None else Cell(configuration=names, round=None, load=load, threads=1),
     )
 

@@ -101,3 +101,25 @@ def test_losses_of_a_command_are_compared_where_its_script_is_seeded(
         assert (abs(tried["loss_change"]) < 0.02, tried["loss_unknown"]) == (True, None)
     else:
         assert (tried["loss_change"], tried["loss_unknown"]) == (None, "not seeded")
+
+
+@pytest.mark.thorough
+def test_what_can_be_switched_is_tried_in_the_start_of_another_launch(start: Start) -> None:
+    levers = "--levers=precision=bf16,fused_optimizer=true"
+    run = start("tune", *TINY, levers, "--repeats=2", "--budget=5m")
+    finished = run.finish()
+    assert finished.returncode == 0, finished.stderr
+    assert run.leftovers() == []
+    tries = [result for result in finished.results if "beside_step_s" in result["ranks"][0]["counters"]]
+    bundles = [
+        result
+        for result in finished.results
+        if result["settings"]["precision"] == "bf16" and result["settings"]["fused_optimizer"]
+    ]
+    assert [(tried["settings"]["precision"], tried["status"]) for tried in tries] == [("fp32", "ok")]
+    (tried,) = tries
+    assert tried["stage"]["base"] == bundles[0]["trial_id"]
+    assert tried["started_at"] == bundles[0]["started_at"]
+    assert not bundles[0]["notes"]
+    tuning = json.loads((finished.folder / "tuning.json").read_text())
+    assert ["fused_optimizer True"] in [row["levers"] for row in tuning["combinations"]]

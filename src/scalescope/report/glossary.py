@@ -356,7 +356,7 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
         name="lever",
         plural="levers",
         meaning="A setting that may make the job faster or smaller, such as precision or bucket size.",
-        measured="scalescope tune launches an expert's settings at once, then what else promises a gain; a race confirms.",
+        measured="scalescope tune launches an expert's settings, then what else helps, and races the best.",
     ),
     GlossaryTerm(
         name="busbw",

@@ -18,6 +18,7 @@ _AGAIN = 0.3  # of that, where it was compiled before
 _MARGIN = 1.1
 _UNKNOWN_S = 10.0  # a launch, before any was made
 _TRY_S = 4.0  # trying a combination in the start of another
+_LEAST_S = 0.1
 _CUT = 2.0  # times as long as it was given, where a launch was cut short
 
 
@@ -30,7 +31,7 @@ class LaunchCosts:
 
     def of(self, levers: Combination, base: Combination = BASELINE) -> float:
         """What the next launch of a combination takes; `base` is what it is built on."""
-        return _MARGIN * max(self._expected(levers, base), self._cut_s(levers))
+        return _MARGIN * max(self._expected(levers, base), self._cut_s(levers), _LEAST_S)
 
     def within(self, levers: Combination) -> float:
         """What trying a combination takes in the start of another."""

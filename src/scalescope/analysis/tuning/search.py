@@ -31,7 +31,7 @@ from scalescope.results.result import Stage
 
 BASELINE_STAGE, EXPLORE, CONFIRM = Stage("baseline"), Stage("explore"), Stage("confirm")
 LEAST_GAIN = math.log1p(LEAST_EFFECT)
-_WORTH = 0.002  # the least promise worth a launch
+_WORTH = LEAST_GAIN  # the least promise worth a launch: less is never recommended
 _WORTH_WRITING = 0.02  # the least promise of what an expert writes only where it is worth it
 _REPLACING = 0.05  # what another value must promise beyond one that was measured
 _RATHER = 0.5  # of what compilation promises: a lever that promises more and compiles nothing goes first
@@ -173,11 +173,17 @@ class SearchPosition:
         names = {option.name: option for option in self.search.options}
         switchable = [option for option in self.search.options if option.switchable]
         added = [o for o in self._by_promise(switchable, levers) if o.name not in levers]
-        sets = [levers - {name} for name in sorted(levers) if names[name].switchable]
+        parts = [name for name in sorted(levers) if names[name].switchable and base == BASELINE]
+        sets = [levers - {name} for name in parts]
         sets += [self.search.with_option(levers, option) for option in added if not option.compiles]
         sets = [tried for tried in sets if self.search.program(tried) is None]
         compiling = self._by_promise((o for o in self.search.options if o.compiles), levers)[:1]
-        sets += [self.search.with_option(levers, o) for o in compiling if o.switchable]
+        quicker = _RATHER * self._quicker_promise(levers)
+        sets += [
+            self.search.with_option(levers, option)
+            for option in compiling
+            if option.switchable and self._adds(option, levers) >= quicker
+        ]
         wanted = [tried for tried in dict.fromkeys(sets) if tried and tried != base and self._is_new(tried)]
         if self.remaining_s is None:
             return tuple(wanted)
@@ -193,7 +199,7 @@ class SearchPosition:
         """(set, what it is built on) in the order of an expert."""
         bundle = self.bundle
         top = BASELINE
-        if bundle:
+        if bundle and not self._is_beside_the_point(bundle):
             yield bundle, BASELINE
             if bundle in self.tried and self.values.get(bundle, 0.0) <= 0.0:
                 yield from self._parts_of_bundle()
@@ -204,6 +210,17 @@ class SearchPosition:
             yield compiled, base
             if compiled not in self.measured.failed:
                 return
+
+    def _is_beside_the_point(self, bundle: Combination) -> bool:
+        """Whether a lever that an expert would not write at once promises more than all of the bundle, also
+        compiled: one of communication, for instance."""
+        if bundle in self.tried:
+            return False
+        compiling = self._by_promise((o for o in self.search.options if o.compiles), bundle)[:1]
+        best = [self.search.with_option(bundle, option) for option in compiling] or [bundle]
+        others = [o for o in self.search.options if not (o.compiles or o.in_bundle)]
+        promises = [self._adds(o, BASELINE) for o in self._by_promise(others, BASELINE)]
+        return max(promises, default=0.0) > self.search.promise(best[0], BASELINE)
 
     def _compiled_sets(self) -> list[tuple[Combination, Combination]]:
         """For each way of compiling the set that is expected to be the fastest with it, and that without."""
@@ -303,13 +320,13 @@ class SearchPosition:
                 yield levers, max(promise, 1e-9)
 
     def _replacing(self, levers: Combination, base: Combination) -> float:
-        """What another value promises in place of a measured one, by what the base gave of its own promise."""
+        """What another value promises in place of a measured one, by what the base gave of its promise."""
         promise = self.search.promise
         if not self.search.model.knows_effect(base - levers):
             return promise(levers, base) - _REPLACING
         kept = base & levers
         promised = promise(base, BASELINE)
-        given = self.values[base] / promised if promised > _REPLACING else 1.0
+        given = self.values.get(base, promised) / promised if promised > _REPLACING else 1.0
         return promise(levers, kept) - given * promise(base, kept) - _REPLACING
 
     def _has_disappointed(self, option: Option) -> bool:
@@ -375,6 +392,8 @@ class SearchPosition:
         best = self.best
         if not best:
             return self._bounding()
+        if self.values[best] < math.log1p(self.search.threshold) and self._is_half_over():
+            return []  # what nobody would notice is not worth the rest of the time
         others = [levers for levers in self._against(best) if not self._is_settled(levers, best)]
         enough = self.race.made(best) >= self.search.most_launches
         needs_pair = len(self.race.pairs(best, BASELINE)) < self.search.most_launches and not enough
@@ -404,10 +423,13 @@ class SearchPosition:
             return 0.0
         return difference.value / max(difference.contrast.deviation, 1e-12)
 
+    def _is_half_over(self) -> bool:
+        spent_s = sum(launch.duration_s for launch in self.measured.launches)
+        return self.remaining_s is not None and spent_s > _HALF * (spent_s + self.remaining_s)
+
     def _bounding(self) -> list[Combination]:
         """Where nothing is faster: what may still be, until that is ruled out or half of the time is over."""
-        spent_s = sum(launch.duration_s for launch in self.measured.launches)
-        if self.remaining_s is not None and spent_s > _HALF * (spent_s + self.remaining_s):
+        if self._is_half_over():
             return []
         differences = {levers: self.measured.difference(levers, BASELINE) for levers in self.values if levers}
         highs = {levers: d.high(_END_OF_INTERVAL) for levers, d in differences.items() if d is not None}

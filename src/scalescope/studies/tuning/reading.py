@@ -244,7 +244,7 @@ class _TuningReader:
                 name=text,
                 trial_id=candidate.trial.trial_id,
                 changes=candidate.changes,
-                status="unpromising" if promise is None else "not measured",
+                status="unpromising" if promise is None and self._baseline is not None else "not measured",
                 may_give=None if promise is None else math.exp(promise),
             )
         levers, base = added

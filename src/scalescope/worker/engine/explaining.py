@@ -35,6 +35,8 @@ _AGAIN_S = 0.5
 _LONGEST_S = 2.0  # of a phase: the same processes differ less from each other than launches do
 _SETTLING_TRY = 6  # steps of other levers before they count: the first compile and allocate
 _BLOCKS, _BLOCK_S, _LEAST_BLOCK_STEPS = 3, 0.3, 3  # of a try, and as many of the unchanged step
+_LONGEST_TRY_S = 20.0  # by the steps as they are; a launch of its own makes fewer
+_SLOW_STEPS = "its steps are too long to alternate with others"
 _AFTER_PROFILER = "steps that follow on recorded ones are slower on a GPU"
 
 
@@ -192,6 +194,8 @@ class Explanations:
             if self.phases[number].needs_loader not in (None, self.has_loader):
                 continue
             reason = self.loop.why_not_here(trial)
+            if reason is None and is_try(trial) and self._steps_of(trial) * self.step_s > _LONGEST_TRY_S:
+                reason = _SLOW_STEPS
             if reason is None and has_ablation(trial, NO_COMM) and self._has_recorded(chosen):
                 reason = _AFTER_PROFILER
             if reason is None:

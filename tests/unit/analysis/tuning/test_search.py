@@ -38,7 +38,7 @@ SETTINGS = {"single": "half", "graphs": "compiled"}
 NOW = launch("", 0.0)
 
 
-def search(*names: str, parts: Any = None, **options: Any) -> TuningSearch:
+def search(*names: str, parts: Any = None, switchable: tuple[str, ...] = (), **options: Any) -> TuningSearch:
     return TuningSearch(
         options=[
             Option(
@@ -47,6 +47,7 @@ def search(*names: str, parts: Any = None, **options: Any) -> TuningSearch:
                 in_bundle=name in BUNDLED,
                 sets_processes=name == "workers",
                 compiles=name in COMPILING,
+                switchable=name in switchable,
             )
             for name in names
         ],
@@ -121,7 +122,7 @@ def test_what_remains_is_tried_by_its_promise_and_never_what_promises_harm() -> 
     step = following(levers, *made)
     assert step.stage.kind == "confirm"  # another value in place of a measured one must promise more
     position = SearchPosition(search=levers, measured=launches(*made))
-    assert "worse" in position.unpromising()
+    assert "worse" not in position.promises()
     asked = TuningSearch(
         options=[Option(name="worse", setting="worse", asked=True)],
         model=StepModel(parts_of=lambda _: None, effects=EFFECTS),
@@ -267,3 +268,37 @@ def test_the_fastest_of_all_is_found_where_effects_add_up() -> None:
     conclusion, _ = machine.tuned(tuning, budget_s=400.0)
     assert conclusion.winner == frozenset(gains)
     assert math.isclose(conclusion.gain.value if conclusion.gain else 0.0, 0.95, abs_tol=0.02)
+
+
+def test_what_can_be_switched_is_tried_in_the_start_of_the_bundle() -> None:
+    levers = search("half", "single", "fused", "compiled", switchable=("half", "single", "compiled"))
+    step = following(levers, NOW)
+    assert step.levers == combination("half+fused")
+    assert step.within == tuple(map(combination, ("fused", "half+fused+compiled")))
+    within = [
+        explored(names, 0.6, "half+fused", is_within=True) for names in ("fused", "half+fused+compiled")
+    ]
+    after = following(levers, NOW, explored("half+fused", 0.5), *within)
+    assert after.levers != combination("half+fused+compiled") or after.stage.kind == "confirm"
+
+
+def test_no_try_is_begun_that_does_not_fit() -> None:
+    levers = search("half", "fused", "compiled", switchable=("half", "compiled"))
+    made = launch("", 0.0, duration_s=10.0)
+    step = following(levers, made, remaining_s=40.0)
+    assert combination("half+fused+compiled") not in step.within  # compiling takes longer
+
+
+def test_a_bundle_that_was_launched_stays_the_bundle() -> None:
+    """Its own facts do not make another one of it."""
+    levers = search("half", "fused", "workers", parts=parts_of_step(input_share=0.5, prepare_share=0.5))
+    bundle = following(levers, NOW).levers
+    assert "workers" in bundle
+    position = SearchPosition(search=levers, measured=launches(NOW, explored("half+fused", 0.4)))
+    assert position.bundle == combination("half+fused")
+
+
+def test_what_ran_out_of_time_is_tried_again_with_more() -> None:
+    levers = search("half", "compiled")
+    made = [NOW, explored("half", 0.5), explored("half+compiled", None, "half", cut_short=True)]
+    assert following(levers, *made).levers == combination("half+compiled")

@@ -1,6 +1,7 @@
 """What is read of a search from its stored launches, whether it is finished or not."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +216,27 @@ def test_levers_each_alone_are_added_to_the_current_settings() -> None:
     made = Launches(combine=False).add(BASELINE, "baseline").add(BF16, "explore").add(JIT, "explore")
     assert {lever.added_to for lever in made.read().levers} == {()}
     assert made.read().winner == ("precision bf16",)
+
+
+def test_a_try_is_compared_with_the_steps_beside_it_and_not_with_another_window() -> None:
+    """It takes its time from the launch in whose start it was, and says nothing of losses."""
+    made = Launches().add(BASELINE, "baseline").add(BF16, "explore")
+    main = made.results[-1]
+    made.add(BOTH, "explore", BF16, factor=2.0)  # twice as slow, and so were the steps beside it
+    counters = {"beside_step_s": 2.0 * STEP_S[BF16], "phase_s": 3.0}
+    ranks = [dataclasses.replace(record, counters={**record.counters, **counters}) for record in main.ranks]
+    tried = dataclasses.replace(made.results[-1], duration_s=0.0, started_at=main.started_at)
+    steps = [
+        dataclasses.replace(rank, samples={"step_time_s": tried.ranks[0].samples["step_time_s"]})
+        for rank in ranks
+    ]
+    made.results[-1] = dataclasses.replace(tried, ranks=steps)
+    measured = made.search.measured(made.run)
+    difference = measured.difference(BOTH, BF16)
+    assert difference is not None
+    assert difference.value == pytest.approx(math.log(STEP_S[BF16] / STEP_S[BOTH]), abs=0.01)
+    assert [launch.is_within for launch in measured.launches] == [False, False, True]
+    assert measured.launches[2].duration_s == 3.0
+    assert measured.launches[1].duration_s == pytest.approx(main.duration_s - 3.0)
+    both = next(row for row in made.read().combinations if row.levers == tuple(sorted(BOTH)))
+    assert (both.loss_change, both.loss_unknown) == (None, None)

@@ -72,3 +72,77 @@ def test_optimizers_that_can_are_fused() -> None:
         levers.remove()
     assert optimizer.defaults["fused"] is True
     assert not torch.optim.AdamW(nn.Linear(2, 2).parameters()).defaults["fused"]
+
+
+def _formats(model: nn.Module) -> list[torch.dtype]:
+    inside: list[torch.dtype] = []
+    handle = model[0].register_forward_hook(lambda module, inputs, output: inside.append(output.dtype))
+    model(torch.ones(1, 2))
+    handle.remove()
+    return inside
+
+
+def test_levers_are_switched_for_a_while_and_the_script_gets_its_own_back() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    own = model.forward = lambda batch, forward=model.forward: forward(batch)  # a script may set one too
+    levers = ScriptLevers({"precision": None})
+    levers.apply([model])
+    for _ in range(2):
+        with levers.switched({"precision": "bf16", "compile": "none"}):
+            assert _formats(model) == [torch.bfloat16]
+        assert _formats(model) == [torch.float32]
+        assert model.forward is own
+    with levers.switched({"precision": "tf32", "compile": "none"}):
+        assert torch.get_float32_matmul_precision() == "high"
+        assert _formats(model) == [torch.float32]
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_what_is_switched_on_is_switched_off_where_the_launch_has_it() -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    levers = ScriptLevers({"precision": "bf16"})
+    levers.apply([model])
+    with levers.switched({"precision": None, "compile": "none"}):
+        assert _formats(model) == [torch.float32]
+    assert _formats(model) == [torch.bfloat16]
+
+
+def test_what_is_compiled_is_kept_and_runs_inside_the_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A format inside of compiled code leaves parts in another where the script chose one around it."""
+    compiled: list[bool] = []
+
+    def compile_(module: nn.Module, mode: str | None) -> None:
+        def call(batch: torch.Tensor) -> torch.Tensor:
+            compiled.append(torch.is_autocast_enabled("cpu"))
+            return module.forward(batch)
+
+        module._compiled_call_impl = call
+
+    monkeypatch.setattr(nn.Module, "compile", compile_)
+    model = nn.Sequential(nn.Linear(2, 2))
+    levers = ScriptLevers({"precision": "bf16"})
+    levers.apply([model])
+    for _ in range(2):
+        with levers.switched({"precision": "bf16", "compile": "default"}):
+            first = model._compiled_call_impl
+            assert model(torch.ones(1, 2)).dtype == torch.float32
+        assert model._compiled_call_impl is None
+    with levers.switched({"precision": "bf16", "compile": "default"}):
+        assert model._compiled_call_impl is first
+    assert compiled == [True, True]
+
+
+def test_outputs_beside_a_loss_keep_their_format() -> None:
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            scores = self.layer(batch)
+            return scores, scores.square().mean()
+
+    model = WithLoss()
+    ScriptLevers({"precision": "bf16"}).apply([model])
+    scores, _ = model(torch.ones(1, 2))
+    assert scores.dtype == torch.bfloat16
