@@ -133,9 +133,24 @@ class SearchPosition:
     def values(self) -> dict[Combination, float]:
         """How much faster each usable set is than the settings as they are: the logarithm."""
         usable = (levers for levers in self.measured.combinations if levers not in self.measured.failed)
-        differences = {levers: self.measured.difference(levers, BASELINE) for levers in usable if levers}
+        differences = {levers: self.difference(levers, BASELINE) for levers in usable if levers}
         known = {levers: difference.value for levers, difference in differences.items() if difference}
         return {BASELINE: 0.0, **known}
+
+    @cached_property
+    def fresh(self) -> TunedLaunches:
+        """Launches of their own, without what was tried in the start of another."""
+        own = [launch for launch in self.measured.launches if not launch.is_within]
+        return TunedLaunches(own, self.measured.usual_deviation)
+
+    def difference(self, levers: Combination, base: Combination) -> SpeedDifference | None:
+        """How much faster one set is than another: by the race, or launches of their own, or tries."""
+        for among in (self.race, self.fresh):
+            if among.count(levers) and among.count(base):
+                found = self.measured.difference(levers, base, among=among)
+                if found is not None:
+                    return found
+        return self.measured.difference(levers, base)
 
     @cached_property
     def best(self) -> Combination:
@@ -379,7 +394,8 @@ class SearchPosition:
     def raced(self) -> NextLaunch | None:
         """One more launch of what is still in the race, whichever has had the fewest."""
         runners = self.runners()
-        counts = {levers: self.race.made(levers) for levers in runners}
+        launched = [launch.levers for launch in self.race.launches]
+        counts = {levers: launched.count(levers) for levers in runners}
         order = {levers: place for place, levers in enumerate(runners)}
         for levers in sorted(runners, key=lambda levers: (counts[levers], order[levers])):
             is_affordable = self.remaining_s is None or self.costs.of(levers, self.best) <= self.remaining_s
@@ -418,14 +434,20 @@ class SearchPosition:
 
     def errors_behind(self, levers: Combination, best: Combination) -> float:
         """By how many standard errors the best is faster."""
-        difference = self.measured.difference(best, levers)
-        if difference is None:
+        difference = self.difference(best, levers)
+        if difference is not None:
+            return difference.value / max(difference.contrast.deviation, 1e-12)
+        if best not in self.values or levers not in self.values:
             return 0.0
-        return difference.value / max(difference.contrast.deviation, 1e-12)
+        variance, _ = self.measured.spread()  # under other loads: each against the settings as they are
+        return (self.values[best] - self.values[levers]) / math.sqrt(4.0 * variance)
 
     def _is_half_over(self) -> bool:
+        """Whether another launch would take more than half of the time."""
+        if self.remaining_s is None:
+            return False
         spent_s = sum(launch.duration_s for launch in self.measured.launches)
-        return self.remaining_s is not None and spent_s > _HALF * (spent_s + self.remaining_s)
+        return spent_s + self.costs.of(self.best) > _HALF * (spent_s + self.remaining_s)
 
     def _bounding(self) -> list[Combination]:
         """Where nothing is faster: what may still be, until that is ruled out or half of the time is over."""
@@ -445,7 +467,7 @@ def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
     fastest, winner = position.best, _simplest(position)
     pairs = len(position.race.pairs(winner, BASELINE)) if winner else 0
     # New launches alone support a claim: the others chose the winner.
-    claiming = position.race if pairs else measured
+    claiming = position.race if pairs else position.fresh
     gain = measured.difference(winner, BASELINE, among=claiming) if winner else None
     rivals = len(position.race.combinations) - 1 if pairs else len(measured.combinations) - 1
     alpha = _CLAIM / max(1, rivals) if pairs else _alpha(rivals)

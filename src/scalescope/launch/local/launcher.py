@@ -239,7 +239,8 @@ class LocalLauncher:
             ended = spawner.end_leftovers([rank.process.pid for rank in ranks])
             outcome.notes.extend(leftover_notes(ended))
             sampled = telemetry.of_window(outcome.records) if self.telemetry else {}
-            explained = explained_in(folder, phases, launch)
+            of_window = telemetry.of_window if self.telemetry else lambda records: {}
+            explained = explained_in(folder, phases, launch, of_window)
             return dataclasses.replace(outcome, telemetry=sampled, explained=explained)
         except BaseException:
             supervisor.end_all()

@@ -19,6 +19,7 @@ OWN_START = "own_start/"  # prefix of counters: what could not be measured in th
 # Counters of what was measured after a window: of other levers the mean time of the unchanged step beside
 # them, and of everything how long it took.
 BESIDE, PHASE_TIME = "beside_step_s", "phase_s"
+PHASES_TIME = "phases_s"  # counter of the window's own record: all that followed on it, also what failed
 AGAIN = "again_step_s"  # counter: the median step once more, after what followed on the window
 
 

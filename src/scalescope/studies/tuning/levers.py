@@ -33,6 +33,7 @@ class Candidate:
     trial: Trial
     changes: Change
     asked: bool = False  # by its name: tried whatever it promises
+    why_not_alone: str | None = None  # where it needs another lever
 
     @property
     def text(self) -> str:
@@ -77,7 +78,7 @@ def find_levers(
     _refuse_too_large(baseline, experiment, machine)
     candidates: dict[str, Candidate] = {}
     inapplicable: list[Inapplicable] = []
-    in_company: list[tuple[Setting, Value]] = []  # what cannot run alone
+    in_company: list[tuple[Setting, Value, str]] = []  # what cannot run alone, and why
     for setting, values, left_out in _wanted(baseline, asked):
         typed = left_out is None  # a value given by name is tried, unless it cannot run at all
         reason = why_not(setting, baseline, machine) if setting.lever and not typed else None
@@ -99,7 +100,7 @@ def find_levers(
             except ScalescopeError as error:
                 inapplicable.append(Inapplicable(text=shown(setting.name, value), reason=str(error)))
                 if not typed:
-                    in_company.append((setting, value))
+                    in_company.append((setting, value, str(error)))
                 continue
             reason = _why_not_worth_trying(candidate, baseline, machine, typed=typed)
             if keep_numerics and candidate.changes != "nothing":  # as it turned out: a pipeline's batch
@@ -111,9 +112,10 @@ def find_levers(
             else:
                 candidates.setdefault(candidate.trial.trial_id, candidate)
     bundle = _bundle(candidates.values(), baseline)
-    for setting, value in in_company:
+    for setting, value, why in in_company:
         with contextlib.suppress(ScalescopeError):
             candidate = _candidate(experiment, machine, baseline, setting, value, bundle)
+            candidate = dataclasses.replace(candidate, why_not_alone=why)
             if candidate.changes != "the job":
                 candidates.setdefault(candidate.trial.trial_id, candidate)
     tried = {candidate.text for candidate in candidates.values()}

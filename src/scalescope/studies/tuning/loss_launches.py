@@ -67,7 +67,10 @@ class LossLaunches:
         known = [
             (result.duration_s, summarise(result))
             for result in results
-            if result.trial_id == trial.trial_id and result.status == "ok" and measures_speed(result)
+            if result.trial_id == trial.trial_id
+            and result.status == "ok"
+            and measures_speed(result)
+            and result.duration_s > 0.0  # otherwise it was measured in the start of another
         ]
         if not known:
             return 0.0

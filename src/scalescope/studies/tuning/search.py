@@ -27,7 +27,7 @@ from scalescope.experiment.phases import Phase
 from scalescope.experiment.recordings import breakdown_of, records_breakdown
 from scalescope.experiment.trial import Trial
 from scalescope.report.tuning.sections import CURRENT
-from scalescope.results.ranks.attach_job import BESIDE, PHASE_TIME
+from scalescope.results.ranks.attach_job import BESIDE, PHASE_TIME, PHASES_TIME
 from scalescope.results.result import Result, Stage
 from scalescope.results.run import Run
 from scalescope.studies.plan import Launch
@@ -221,6 +221,8 @@ class Search:
             levers = self.combinations.of_trial(result.trial)
             if levers is None or result.stopped_by == "signal":
                 continue
+            if is_try(result) and start_of(result, results) is None:
+                continue  # of a launch that was repeated since
             measured = by_trial.get(result.trial_id) if result.status == "ok" else None
             differs = (
                 measured is not None
@@ -389,5 +391,9 @@ def phase_times(results: Sequence[Result]) -> dict[int, float]:
         took[id(result)] = phase_s
         main = start_of(result, results)
         if main is not None:
-            took[id(main)] = took.get(id(main), 0.0) - took[id(result)]
+            took[id(main)] = took.get(id(main), 0.0) - phase_s
+    for result in results:  # with what failed, where the ranks came to write that
+        all_s = max((record.number(PHASES_TIME) or 0.0 for record in result.ranks), default=0.0)
+        if all_s:
+            took[id(result)] = -all_s
     return took

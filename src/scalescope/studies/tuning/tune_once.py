@@ -49,6 +49,8 @@ def _why_fixed(candidate: Candidate, levers: Levers, host: Host) -> str | None:
     lever = settings_of_trial(levers.baseline)[candidate.name].lever
     if lever is not None and lever.needs_new_ranks and not host.repeatable:
         return _KEEP_CORES
+    if candidate.why_not_alone is not None and not host.repeatable:
+        return candidate.why_not_alone
     try:
         host.check(candidate.trial)
     except ScalescopeError as error:

@@ -30,6 +30,7 @@ class ScriptLevers(Hooks):
         # By their settings, what was put on the modules: None is the script's own.
         self._forwards: dict[str | None, list[Any]] = {}
         self._compiled: dict[tuple[str, str | None], list[Any]] = {}
+        self._own_calls: list[Any] = []
 
     def install(self) -> None:
         """Before the script makes anything."""
@@ -42,6 +43,7 @@ class ScriptLevers(Hooks):
         self._set_tf32()  # the script may have set it in the meantime
         self._modules = list(modules)
         self._forwards = {None: [vars(module).get("forward") for module in self._modules]}
+        self._own_calls = [vars(module).get(_COMPILED_CALL) for module in self._bare_modules()]
         if self._compile == "none":
             self._cast(self._precision)
         else:
@@ -54,12 +56,12 @@ class ScriptLevers(Hooks):
         forwards = [vars(module).get("forward") for module in self._modules]
         calls = [vars(module).get(_COMPILED_CALL) for module in self._bare_modules()]
         with other_tf32(precision == "tf32" if precision in ("fp32", "tf32") else None):
-            if mode == "none":
-                _set_on(_COMPILED_CALL, self._bare_modules(), [None] * len(calls))
-                self._cast(precision)
-            else:
-                self._use_compiled(mode, precision)
             try:
+                if mode == "none":
+                    _set_on(_COMPILED_CALL, self._bare_modules(), self._own_calls)
+                    self._cast(precision)
+                else:
+                    self._use_compiled(mode, precision)
                 yield
             finally:
                 _set_on("forward", self._modules, forwards)

@@ -17,7 +17,7 @@ from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.files import write_atomically
 from scalescope.results.provenance import SCRIPT_FILES, local_files
-from scalescope.results.ranks.attach_job import AGAIN, OWN_START, AttachJob
+from scalescope.results.ranks.attach_job import AGAIN, OWN_START, PHASES_TIME, AttachJob
 from scalescope.results.ranks.heartbeat import RankStage
 from scalescope.worker.attach.rank_group import ScriptRanks
 from scalescope.worker.engine.explaining import ExplainedLoop, Explanations
@@ -37,6 +37,7 @@ _LOOKING_STEPS = 2  # until the modules that the script calls are known
 _OF_THE_SCRIPT = (
     "observed/", "parameter", "gradient_bytes", "convolutions", "threads", "affinity", "gpu", "world_size"
 )  # fmt: skip
+_OF_THE_WINDOW = ("observed/first_bad_loss", "observed/seeded")  # not of what follows on it
 _ALIVE_S = 1.0  # between two looks at whether the launcher is there
 
 
@@ -289,6 +290,7 @@ class ScriptMeasuring:
         yield from explanations.measured()
         counters = self._record["counters"]
         counters |= {f"{OWN_START}{name}": reason for name, reason in explanations.reasons.items()}
+        counters[PHASES_TIME] = explanations.took_s
         if explanations.again_s is not None:
             counters[AGAIN] = explanations.again_s
 
@@ -296,7 +298,11 @@ class ScriptMeasuring:
         """A record of its own; what was observed of the script is the same as in the window."""
         times_s = measured.samples.get("step_time_s", [])
         main = self._record["counters"]
-        counters = {name: value for name, value in main.items() if name.startswith(_OF_THE_SCRIPT)}
+        counters = {
+            name: value
+            for name, value in main.items()
+            if name.startswith(_OF_THE_SCRIPT) and name not in _OF_THE_WINDOW
+        }
         counters |= self._script.explaining_counters(steps)
         tables = {**counters.pop("tables", {}), **measured.tables}
         if times_s:

@@ -17,7 +17,7 @@ from scalescope.catalog.benchmarks.train import AUTO, Train
 from scalescope.errors import BadInput
 from scalescope.experiment.ablations import NO_COMM, has_ablation
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.attach_job import OWN_START, AttachPhase
+from scalescope.results.ranks.attach_job import OWN_START, PHASES_TIME, AttachPhase
 from scalescope.results.result import LARGEST_PARAMETERS
 from scalescope.worker.ablations.model_collectives import (
     count_model_collectives,
@@ -106,6 +106,7 @@ def _go_on(
     with stack:
         driven(explanations.measured(), loop.make_step)
     measured.counters |= {f"{OWN_START}{name}": reason for name, reason in explanations.reasons.items()}
+    measured.counters[PHASES_TIME] = explanations.took_s
 
 
 def _trained(loop: "OwnLoop", product: BareProduct) -> Steps[Measurements]:

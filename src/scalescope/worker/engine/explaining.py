@@ -36,6 +36,7 @@ _LONGEST_S = 2.0  # of a phase: the same processes differ less from each other t
 _SETTLING_TRY = 6  # steps of other levers before they count: the first compile and allocate
 _BLOCKS, _BLOCK_S, _LEAST_BLOCK_STEPS = 3, 0.3, 3  # of a try, and as many of the unchanged step
 _LONGEST_TRY_S = 20.0  # by the steps as they are; a launch of its own makes fewer
+_SLOWING = 1.2  # the last block over the first
 _SLOW_STEPS = "its steps are too long to alternate with others"
 _AFTER_PROFILER = "steps that follow on recorded ones are slower on a GPU"
 
@@ -89,6 +90,7 @@ class Explanations:
     # Results: why phases require a separate launch, by name; and the unchanged step, timed again.
     reasons: dict[str, str] = field(default_factory=dict)
     again_s: float | None = None
+    took_s: float = 0.0  # all phases, also those that failed
 
     @cached_property
     def trials(self) -> list[Trial]:
@@ -129,6 +131,7 @@ class Explanations:
         for _ in range(steps - made):
             yield
             self.engine.loop.alive(1)
+        self.took_s += clocks.monotonic() - began
 
     def _failed(self, number: int, error: Exception) -> None:
         name = "the step again" if number == _AGAIN else _name_of(self.trials[number])
@@ -167,18 +170,21 @@ class Explanations:
         with self.loop.switched(trial):
             settling_s = yield from self.engine.timed(_SETTLING_TRY)
         count, first = self._block_steps(), clocks.monotonic()
-        tried_s: list[float] = []
+        blocks: list[list[float]] = []
         beside_s: list[float] = []
         for _ in range(_BLOCKS):
             with self.loop.switched(trial):
                 compilation.begin()
-                tried_s += yield from self.engine.timed(count)
+                blocks.append((yield from self.engine.timed(count)))
                 compilation.end()
             beside_s += yield from self.engine.timed(count)
+        tried_s = [step_s for block in blocks for step_s in block]
         measured = Measurements(samples={"warmup_step_time_s": settling_s, "step_time_s": tried_s})
         measured.counters = compilation.counters()
         if measured.counters.get("compile/compilations_inside"):
             raise BadInput("it was compiled again while it was timed")
+        if sum(blocks[-1]) > _SLOWING * sum(blocks[0]):
+            raise BadInput("its steps became slower, as where they use up batches that were prepared before")
         measured.counters |= dict(zip(WINDOW, (first, clocks.monotonic()), strict=True))
         measured.counters[BESIDE] = statistics.fmean(beside_s)
         return measured

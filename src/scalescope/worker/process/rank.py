@@ -114,7 +114,7 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
         write()
         try:
             measurements.go_on(lambda number, phase: _store_phase(job, number, phase, record))
-        except Exception as error:  # the window is measured
+        except (Exception, SystemExit) as error:  # the window is measured
             record["counters"][f"{OWN_START}all"] = describe_error(error)["message"]
         record["counters"] |= {**measurements.counters, **record["counters"]}
         record["continues"] = False
