@@ -79,10 +79,10 @@ def _is_misordered(
 ) -> bool:
     """Whether what is explored promises a loss, although something untried promises a gain and would fit. The
     bundle is launched first whatever it promises."""
-    if step.stage.kind != "explore" or search.promise(step.levers, step.base) >= 0.0:
-        return False
     position = SearchPosition(search=search, measured=TunedLaunches(launches), remaining_s=remaining_s)
-    if step.levers == position.bundle:
+    if step.stage.kind != "explore" or step.levers == position.bundle:
+        return False
+    if position.promise(step.levers, step.base) >= 0.0:
         return False
     tried = {launch.levers for launch in launches}
     better = (search.with_option(position.best, option) for option in search.options)

@@ -261,7 +261,7 @@ class SearchPosition:
         slower = {name for name in self.bundle if self.values.get(frozenset({name}), 0.0) < 0.0}
         failed = {name for name in self.bundle if frozenset({name}) in self.measured.failed}
         kept = self.bundle - slower - failed
-        if kept and kept != self.bundle:
+        if kept and kept != self.bundle and self.search.promise(kept, BASELINE) > _WORTH:
             yield kept, BASELINE
 
     def _quicker_promise(self, base: Combination) -> float:
@@ -329,10 +329,14 @@ class SearchPosition:
             levers = self.search.with_option(base, option)
             if option.name in base or not self._is_new(levers) or self._has_disappointed(option):
                 continue
-            promise = self._replacing(levers, base) if base - levers else self.search.promise(levers, base)
+            promise = self.promise(levers, base)
             is_wanted = option.asked and not any(option.name in tried for tried in self.tried)
             if promise > _WORTH or is_wanted:
                 yield levers, max(promise, 1e-9)
+
+    def promise(self, levers: Combination, base: Combination) -> float:
+        """What a set promises in place of another, after what was measured of that."""
+        return self._replacing(levers, base) if base - levers else self.search.promise(levers, base)
 
     def _replacing(self, levers: Combination, base: Combination) -> float:
         """What another value promises in place of a measured one, by what the base gave of its promise."""
