@@ -468,7 +468,9 @@ def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
     if not measured.count(BASELINE):
         return Conclusion(support={})
     position = SearchPosition(search=search, measured=measured)
-    fastest, winner = position.best, _simplest(position)
+    launched = [levers for levers in position.values if position.fresh.count(levers)]
+    fastest = max(launched, key=lambda levers: position.values[levers])
+    winner = _simplest(position, launched, fastest)
     pairs = len(position.race.pairs(winner, BASELINE)) if winner else 0
     # New launches alone support a claim: the others chose the winner.
     claiming = position.race if pairs else position.fresh
@@ -488,15 +490,15 @@ def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
     )
 
 
-def _simplest(position: SearchPosition) -> Combination:
-    """The set of fewest levers than which none is faster by more than a standard error."""
-    values = position.values
+def _simplest(position: SearchPosition, launched: Sequence[Combination], fastest: Combination) -> Combination:
+    """The set of fewest levers than which none is faster by more than a standard error; what was only tried
+    in the start of another is not recommended."""
     near = [
         levers
-        for levers in values
-        if all(position.errors_behind(levers, other) <= 1.0 for other in values if other != levers)
+        for levers in launched
+        if all(position.errors_behind(levers, other) <= 1.0 for other in launched if other != levers)
     ]
-    return min(near or [position.best], key=lambda levers: (len(levers), -values[levers]))
+    return min(near, key=lambda levers: (len(levers), -position.values[levers]), default=fastest)
 
 
 def _support(position: SearchPosition, lever: str, winner: Combination) -> Support:
