@@ -470,7 +470,7 @@ def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
     position = SearchPosition(search=search, measured=measured)
     launched = [levers for levers in position.values if position.fresh.count(levers)]
     fastest = max(launched, key=lambda levers: position.values[levers])
-    winner = _simplest(position, launched, fastest)
+    winner = _simplest(position, launched)
     pairs = len(position.race.pairs(winner, BASELINE)) if winner else 0
     # New launches alone support a claim: the others chose the winner.
     claiming = position.race if pairs else position.fresh
@@ -490,15 +490,18 @@ def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
     )
 
 
-def _simplest(position: SearchPosition, launched: Sequence[Combination], fastest: Combination) -> Combination:
-    """The set of fewest levers than which none is faster by more than a standard error; what was only tried
-    in the start of another is not recommended."""
-    near = [
-        levers
+def _simplest(position: SearchPosition, launched: Sequence[Combination]) -> Combination:
+    """The set of fewest levers than which none is faster by more than a standard error; where each is slower
+    than some other one, the least so. What was only tried in the start of another is not recommended."""
+    behind = {
+        levers: max(
+            (position.errors_behind(levers, other) for other in launched if other != levers), default=0.0
+        )
         for levers in launched
-        if all(position.errors_behind(levers, other) <= 1.0 for other in launched if other != levers)
-    ]
-    return min(near, key=lambda levers: (len(levers), -position.values[levers]), default=fastest)
+    }
+    limit = max(1.0, min(behind.values()))
+    near = [levers for levers in launched if behind[levers] <= limit]
+    return min(near, key=lambda levers: (len(levers), -position.values[levers]))
 
 
 def _support(position: SearchPosition, lever: str, winner: Combination) -> Support:

@@ -246,10 +246,14 @@ def test_no_measured_set_is_faster_by_a_standard_error_than_the_recommended_one(
     conclusion, measured = Machine(lambda levers: sum(gains[name] for name in levers), noise, seed).tuned(
         tuning
     )
-    for levers in measured.combinations:
-        difference = measured.difference(levers, conclusion.winner)
-        if difference is not None and conclusion.recommended:
-            assert difference.value <= difference.contrast.deviation + 1e-12
+    position = SearchPosition(search=tuning, measured=measured)
+    behind = {
+        levers: max(position.errors_behind(levers, other) for other in position.values if other != levers)
+        for levers in position.values
+        if len(position.values) > 1
+    }
+    if conclusion.recommended:  # where each is slower than some other one, it is the least so
+        assert behind[conclusion.winner] <= max(1.0, min(behind.values())) + 1e-9
     if conclusion.recommended:
         assert conclusion.gain is not None and conclusion.gain.value > LEAST_GAIN
 
