@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from scalescope.errors import Interrupted
 from scalescope.launch.culprit import ranks_text
 from scalescope.launch.launcher import Outcome, Watcher
 from scalescope.launch.local.logs import cap_log
@@ -61,6 +62,16 @@ class Supervisor:
             if not all(rank.finished for rank in self._ranks):
                 raise
             return Outcome(status="ok", records=self._watch.records())
+        except Interrupted as interruption:
+            if not self._watch.is_measured():
+                raise
+            # What was asked for is stored already; only what was tried after it is not.
+            return Outcome(
+                status="ok",
+                records=self._watch.records(),
+                notes=[_INCOMPLETE],
+                signum=interruption.signum,
+            )
         finally:
             self.end_all()
 

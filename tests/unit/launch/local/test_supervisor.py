@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from scalescope.errors import Interrupted
 from scalescope.launch.local import logs
 from scalescope.launch.local import supervisor as module
 from scalescope.launch.local.memory_use import MemoryUse
@@ -238,6 +239,35 @@ def test_ranks_that_have_finished_may_leave_after_the_budget_is_spent(tmp_path: 
         play.wrote(rank, None)
     outcome = play.supervisor(deadline=time.monotonic(), teardown_timeout=0.1).run()
     assert (outcome.status, len(outcome.records)) == ("ok", 2)
+
+
+def _goes_on(play: _Stage) -> None:
+    """A rank whose window is stored, and that tries something else."""
+    play.at(0, RankStage.STEADY, 9)
+    (play.directory / "0.json").write_text(json.dumps({"rank": 0, "state": "done", "continues": True}))
+
+
+@pytest.mark.parametrize("code", [None, 1, -9])
+def test_a_window_that_is_stored_outlives_what_follows_on_it(tmp_path: Path, code: int | None) -> None:
+    play = _Stage(tmp_path, [code])
+    _goes_on(play)
+    outcome = play.supervisor(deadline=time.monotonic()).run()
+    assert (outcome.status, len(outcome.records)) == ("ok", 1)
+    assert bool(outcome.notes) == (code is None)
+
+
+def test_a_signal_after_a_window_is_stored_ends_the_run_and_keeps_it(tmp_path: Path) -> None:
+    play = _Stage(tmp_path, [None])
+    _goes_on(play)
+    supervisor = play.supervisor()
+
+    def interrupted(seconds: float) -> None:
+        supervisor._wait = time.sleep
+        raise Interrupted(signal.SIGTERM)
+
+    supervisor._wait = interrupted
+    outcome = supervisor.run()
+    assert (outcome.status, outcome.signum, len(outcome.records)) == ("ok", signal.SIGTERM, 1)
 
 
 def test_a_slow_warm_up_extends_the_stall_limit(tmp_path: Path) -> None:
