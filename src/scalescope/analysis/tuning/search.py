@@ -241,14 +241,14 @@ class SearchPosition:
         """For each way of compiling the set that is expected to be the fastest with it, and that without."""
         compiling = {option.name for option in self.search.options if option.compiles}
         found = []
-        for option in self.search.options:
+        for option in (option for option in self.search.options if option.compiles):
             pairs = []
             for base in self.values:
                 levers = self.search.with_option(base, option)
                 promise = 0.0 if base & compiling else self.search.promise(levers, base)
                 if promise > _WORTH and self.search.can_run(levers):
                     pairs.append((self.values[base] + promise, levers, base))
-            if option.compiles and pairs and frozenset({option.name}) not in self.measured.failed:
+            if pairs and frozenset({option.name}) not in self.measured.failed:
                 found.append(max(pairs, key=lambda pair: pair[0]))
         return [(levers, base) for _, levers, base in sorted(found, key=lambda pair: -pair[0])]
 
@@ -313,7 +313,7 @@ class SearchPosition:
     ) -> list[Option]:
         """Options that promise enough on top of a base and can run, the most promising first."""
         promises = {
-            option: self.search.promise(self.search.with_option(base, option), base)
+            option: self._adds(option, base)
             for option in options
             if frozenset({option.name}) not in self.measured.failed
             and self.search.can_run(self.search.with_option(base, option))
@@ -383,8 +383,7 @@ class SearchPosition:
         """Whether a launch leaves time to measure the best and the settings as they are once more."""
         if self.remaining_s is None:
             return True
-        again_s = max(self._pair_s(self.best), 0.0)
-        return self.costs.of(levers, base) + again_s <= self.remaining_s
+        return self.costs.of(levers, base) + self._pair_s(self.best) <= self.remaining_s
 
     def _pair_s(self, levers: Combination) -> float:
         return self.costs.of(levers) + self.costs.of(BASELINE) if levers else 0.0
