@@ -10,7 +10,7 @@ TEST_PROCESSES ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-more reliability frameworks check pins format clean
+.PHONY: help run test test-all test-more reliability frameworks docs check pins format clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
@@ -46,11 +46,16 @@ frameworks: $(VENV)/.installed ## run Hugging Face, Accelerate, Lightning and ot
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[frameworks]'
 	$(BIN)/python -m pytest -m frameworks tests/commands
 
-check: $(VENV)/.installed ## format, lint, types, layers and tests: what CI runs
+docs: $(VENV)/.installed ## build the documentation as a site in build/site; a dead link fails
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+check: $(VENV)/.installed ## format, lint, types, layers, documentation and tests: what CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MAKE) docs
 	$(MAKE) test
 	$(MAKE) test-more
 
@@ -63,4 +68,4 @@ format: $(VENV)/.installed ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 
 clean: ## remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -29,10 +29,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.catalog.setting import settings_of
-from scalescope.results.ranks.attach_job import AttachJob
-from scalescope.results.ranks.heartbeat import Heartbeats
-from scalescope.worker.attach.process_file import ProcessFile
-from scalescope.worker.attach.session import Session
+from scalescope.results.ranks import AttachJob, Heartbeats
+from scalescope.worker.hooks.process_file import ProcessFile
+from scalescope.worker.hooks.session import Session
 
 _AFTER_CHANGE = 10  # steps
 _BEFORE_WINDOW = 3 + 2 + 5  # events until the period is known, steps that are looked at, warm-up

@@ -32,8 +32,7 @@ from scalescope.catalog.benchmarks.comm import Comm
 from scalescope.catalog.setting import settings_of
 from scalescope.cores import own_cores, share_of
 from scalescope.worker.benchmarks.comm import CommRun, _iterate
-from scalescope.worker.collectives import all_reduce
-from scalescope.worker.comm.operation import Operation, Shape
+from scalescope.worker.collectives import Operation, Shape, prepare
 from scalescope.worker.process.group import Group, join
 from scalescope.worker.process.position import Position
 from scalescope.worker.process.rank import pin_to
@@ -92,7 +91,7 @@ def measure(size: int, seconds: float, group: Group) -> Means:
     shape = Shape(
         rank=group.rank, ranks=RANKS, count=size // 4, dtype=torch.float32, device=device, in_place=True
     )
-    operation, run = all_reduce.prepare(shape), comm_run(group, device)
+    operation, run = prepare("all_reduce", shape), comm_run(group, device)
     buffer = buffer_of(operation).zero_()
     loops = {
         BARE: lambda: bare_loop(buffer, BLOCK),

@@ -27,7 +27,7 @@ from scalescope.launch.local.launcher import LocalLauncher
 from scalescope.results.run import Run, load_run
 from scalescope.studies.scaling.scale import ScaleStudy
 from scalescope.studies.study import Study
-from scalescope.studies.training.train import TrainStudy
+from scalescope.studies.train import TrainStudy
 
 OUT = Path(__file__).resolve().parents[1] / "build" / "gpu_causes"
 _COMPLETE = "complete"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.analysis.statistics import mean_with_interval
-from scalescope.results.ranks.attach_job import AGAIN
+from scalescope.results.ranks import AGAIN
 
 HERE = Path(__file__).resolve().parent
 JOBS = HERE / "commands" / "jobs.py"

@@ -18,7 +18,7 @@ from torch import nn
 from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.heartbeat import Heartbeats
+from scalescope.results.ranks import Heartbeats
 from scalescope.worker.benchmarks.train import OwnLoop, StepSchedule
 from scalescope.worker.engine.steps import driven
 from scalescope.worker.process.group import Group

@@ -23,20 +23,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalescope.analysis.prediction.forecasts.coverage import binomial_interval
-from scalescope.analysis.prediction.forecasts.intervals import (
+from scalescope.analysis.prediction.collective_times import network_named
+from scalescope.analysis.prediction.intervals import (
     LedgerResidual,
     Origin,
     Uncertainty,
+    binomial_interval,
     doublings,
     half_widths,
     residuals_of,
 )
-from scalescope.analysis.prediction.hardware_times import network_named
-from scalescope.analysis.prediction.profile import Gradient, RankProfile
-from scalescope.analysis.prediction.setup import RankLayout, Setup
+from scalescope.analysis.prediction.profiles import Gradient, RankProfile
+from scalescope.analysis.prediction.setup import Fitted, RankLayout, Setup, StepTimeline
 from scalescope.analysis.prediction.simulation import simulate
-from scalescope.analysis.prediction.timeline import Fitted, StepTimeline
 from scalescope.results.ledger import LedgerEntry, PredictionKind, ledger_line, read_ledger
 
 PUBLISHED = Path(__file__).resolve().parent / "predicting" / "published.csv"

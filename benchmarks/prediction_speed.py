@@ -11,8 +11,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from scalescope.analysis.prediction.hardware_times import network_named
-from scalescope.analysis.prediction.profile import Gradient, RankProfile, Unit
+from scalescope.analysis.prediction.collective_times import network_named
+from scalescope.analysis.prediction.profiles import Gradient, RankProfile, Unit
 from scalescope.analysis.prediction.setup import RankLayout, Setup
 from scalescope.analysis.prediction.simulation import simulate
 
@@ -109,7 +109,7 @@ def growth() -> None:
 
 def imports_torch() -> bool:
     """In a new interpreter."""
-    modules = "scalescope.analysis.prediction.simulation, scalescope.analysis.prediction.hardware_times"
+    modules = "scalescope.analysis.prediction.simulation, scalescope.analysis.prediction.collective_times"
     code = f"import sys, {modules}; print('torch' in sys.modules)"
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return completed.stdout.strip() == "True"

@@ -25,7 +25,7 @@ from scalescope.analysis.statistics import mean_of_logs
 from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.heartbeat import Heartbeats
+from scalescope.results.ranks import Heartbeats
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_step, build_workload

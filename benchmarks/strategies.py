@@ -240,8 +240,8 @@ def be_rank(strategy: str, job: Job, rank: int, folder: Path) -> None:
 
 def launch_by_hand(strategy: str, job: Job) -> dict[str, float]:
     """As many plain processes as there are ranks; a step takes as long as that of the slowest."""
-    from scalescope.launch.local.split_gpu import SplitGpu
-    from scalescope.launch.loopback import LOOPBACK
+    from scalescope.launch.local.emulation import SplitGpu
+    from scalescope.launch.probing import LOOPBACK
 
     ranks = 1 if strategy == "single" else job.ranks
     split = SplitGpu(job.split_gpu) if job.split_gpu else None

@@ -47,7 +47,7 @@ def measured(launcher: LocalLauncher, pairs: int, asked: dict[str, object], dire
     folder.close()
     sampled = configurations([result for result in results if result.launch % 2])
     without = configurations([result for result in results if result.launch % 2 == 0])
-    samples = [result.telemetry["looks"] for result in results if result.launch % 2]
+    samples = [result.telemetry["samples"] for result in results if result.launch % 2]
     asking = [result.telemetry.get("asking_gpus_s", 0.0) for result in results if result.launch % 2]
     window_s = sum(launch.window_s for launch in sampled[0].launches)
     cost = ratio_of_logs(without[0].log_rates, sampled[0].log_rates)

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from tuning.simulated_jobs import make_job
 from tuning.simulation import best_gain, gain, search_of, simulate
 
+from scalescope.analysis.tuning.launches import BASELINE, TunedLaunches
 from scalescope.analysis.tuning.search import SearchPosition
-from scalescope.analysis.tuning.tuned_launches import BASELINE, TunedLaunches
 
 _SEED = 7
 _HELPS = 1.002  # less than that is nothing

@@ -93,7 +93,7 @@ def reports_agree_with_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not lines, lines
         return ()
 
-    for user in ("scalescope.report.consistency", "scalescope.studies.prediction.predict"):
+    for user in ("scalescope.report.consistency", "scalescope.studies.prediction"):
         monkeypatch.setattr(f"{user}.disagreement_section", none_found)
 
 
@@ -126,7 +126,7 @@ def _inherited() -> dict[str, object]:
 _LONGEST_FIRST = ("slurm", "faults", "gloo", "netns", "browser", "pipeline", "latex")
 _LONG_FILES = ("test_levers.py", "test_strategies.py", "test_drawing.py")
 # Real processes, real time: of these folders, `make test` has only what is marked `basic`.
-_THOROUGH = ("slurm", "faults", "gloo", "netns", "browser", "latex", "commands", "gpu")
+_THOROUGH = ("slurm", "faults", "gloo", "netns", "browser", "latex", "commands", "gpu", "documentation")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -24,7 +24,7 @@ from scalescope.studies.prepared import prepare
 from scalescope.studies.request import Request
 from scalescope.studies.scaling.scale import ScaleStudy
 from scalescope.studies.study import Host, Study
-from scalescope.studies.training.train import TrainStudy
+from scalescope.studies.train import TrainStudy
 
 WORKLOADS = Path(__file__).resolve().parent / "workloads"
 _RECORD = "case.json"

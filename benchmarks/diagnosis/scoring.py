@@ -9,7 +9,7 @@ from scalescope.analysis.scaling import waterfall as scaling
 from scalescope.analysis.training import step_waterfall as step
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.facts import facts_of
-from scalescope.diagnose.run_rules.other_load import RULE as OTHER_LOAD
+from scalescope.diagnose.run_rules.other_load import OTHER_LOAD as OTHER_LOAD
 from scalescope.diagnose.step_facts import step_facts_of
 from scalescope.results.run import Run
 

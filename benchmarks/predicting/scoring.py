@@ -11,15 +11,21 @@ from typing import Any
 
 from predicting.measuring import alone, silent
 from scalescope.analysis.configurations import configurations
-from scalescope.analysis.prediction.fitting import MeasuredStep, contention_of, fit
-from scalescope.analysis.prediction.measured_times import MeasuredTimes, measured_times
-from scalescope.analysis.prediction.network import CollectiveTime, CollectiveTimes
-from scalescope.analysis.prediction.profile import RankProfile
-from scalescope.analysis.prediction.profiles import profiles_of
-from scalescope.analysis.prediction.setup import RankLayout, Setup
-from scalescope.analysis.prediction.simulation import simulate, simulate_once
-from scalescope.analysis.prediction.timeline import Fitted, StepTimeline
-from scalescope.analysis.prediction.trial_setup import setup_of
+from scalescope.analysis.prediction.collective_times import (
+    CollectiveTime,
+    CollectiveTimes,
+    MeasuredTimes,
+    measured_times,
+)
+from scalescope.analysis.prediction.profiles import RankProfile, profiles_of
+from scalescope.analysis.prediction.setup import Fitted, RankLayout, Setup, StepTimeline, setup_of
+from scalescope.analysis.prediction.simulation import (
+    MeasuredStep,
+    contention_of,
+    fit,
+    simulate,
+    simulate_once,
+)
 from scalescope.catalog.link import parse_rate
 from scalescope.experiment.trial import Trial
 from scalescope.results.run import Run, load_run

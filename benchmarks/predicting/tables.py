@@ -4,8 +4,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from predicting.scoring import Scored
-from scalescope.analysis.prediction.forecasts.coverage import binomial_interval
-from scalescope.analysis.prediction.forecasts.intervals import conformal_half_width
+from scalescope.analysis.prediction.intervals import binomial_interval, conformal_half_width
 from scalescope.results.ledger import CurveOrigin, LedgerEntry, PredictionKind
 
 MODELS = ("same N", "N = 2", "perfect overlap", "no overlap", "nominal rate")

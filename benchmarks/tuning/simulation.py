@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from scalescope.analysis.tuning.launches import Combination, TunedLaunch, TunedLaunches
 from scalescope.analysis.tuning.search import (
     Conclusion,
     NextLaunch,
@@ -15,7 +16,6 @@ from scalescope.analysis.tuning.search import (
     conclude,
 )
 from scalescope.analysis.tuning.step_model import LeverEffect, StepModel, StepParts, parts_of_step
-from scalescope.analysis.tuning.tuned_launches import Combination, TunedLaunch, TunedLaunches
 from scalescope.catalog.cards import all_settings
 from tuning.simulated_jobs import Job
 

@@ -20,7 +20,7 @@ def main(words: list[str]) -> None:
         sys.exit(_USAGE)
     if os.path.basename(command[0]).startswith("python") and len(command) > 1:  # noqa: PTH119
         command = command[1:]
-    from scalescope.worker.attach import startup
+    from scalescope.worker.hooks import startup
 
     startup.begin(options[1] if options else None)
     if command[0] == "-m":

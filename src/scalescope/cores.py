@@ -51,7 +51,7 @@ def by_topology(cpus: set[int], pattern: str = _TOPOLOGY) -> list[int]:
 def share_of(cores: list[int], threads: int, ranks: int, index: int) -> list[int]:
     """The cores of rank number `index` of `ranks`; empty if there are not enough for all.
 
-    Ranks are spaced evenly, so that few threads per rank are not siblings on one physical core.
+    Ranks are spaced evenly: few threads per rank are then not siblings on one physical core.
     """
     if threads * ranks > len(cores):
         return []

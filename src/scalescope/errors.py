@@ -48,7 +48,7 @@ class StorageError(ScalescopeError):
 
 
 class Interrupted(BaseException):
-    """A signal stopped the command; a BaseException, so that `except Exception` does not catch it."""
+    """A signal stopped the command; a BaseException, which `except Exception` does not catch."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signum)

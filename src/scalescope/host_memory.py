@@ -18,7 +18,7 @@ def _physical(path: Path) -> int | None:
 
 def _limit(path: Path) -> int | None:
     text = read_text(path).strip()
-    return int(text) if text.isdigit() else None  # "max" is no limit
+    return int(text) if text.isdigit() else None  # "max" means no limit
 
 
 def group_files(root: Path, name: str, name_of_first_version: str) -> list[Path]:

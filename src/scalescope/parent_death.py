@@ -1,4 +1,4 @@
-"""Ends a process when its parent ends, so that a killed launcher leaves nothing running.
+"""Ends a process when its parent ends: a killed launcher leaves nothing running.
 
 `python -m scalescope.parent_death PARENT COMMAND …` does so for any program.
 """

@@ -5,7 +5,7 @@
 - `overlay`: every folder lies below an overlay in a mount namespace of its own, unprivileged where necessary.
   The command sees what it wrote, renamed and removed; whatever cannot have an overlay is read-only;
 - `redirect`: Landlock forbids writing outside `writable`, and Python's and torch's file functions are
-  redirected to copies (worker/attach/redirection.py).
+  redirected to copies (worker/hooks/redirection.py).
 
 Caches, temporary folders and the run folder stay as they are. Without a command the view is only tried.
 """

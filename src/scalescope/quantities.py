@@ -49,3 +49,19 @@ def counted(number: int, thing: str) -> str:
         return f"{number:,} {thing[:-1]}ies"
     ending = "" if number == 1 else "es" if thing.endswith(("h", "s")) else "s"
     return f"{number:,} {thing}{ending}"
+
+
+def data_rate(bytes_per_s: float) -> str:
+    """`512 B/s`, `1.25 GB/s`: three digits and a unit of 1000, as networks have it."""
+    for scale, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
+        if bytes_per_s >= scale:
+            return f"{significant(bytes_per_s / scale)} {unit}"
+    return f"{significant(bytes_per_s)} B/s"
+
+
+def flop_rate(flops_per_s: float) -> str:
+    """`989 TFLOP/s`, `52.0 GFLOP/s`: three digits and a unit of 1000."""
+    for scale, unit in ((1e12, "TFLOP/s"), (1e9, "GFLOP/s")):
+        if flops_per_s >= scale:
+            return f"{significant(flops_per_s / scale)} {unit}"
+    return f"{significant(flops_per_s / 1e6)} MFLOP/s"

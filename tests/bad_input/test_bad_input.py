@@ -12,8 +12,8 @@ import pytest
 
 from scalescope.cli import app
 from scalescope.experiment.machine import Machine
-from scalescope.launch.attached import launcher as attached
 from scalescope.launch.local import launcher as local
+from scalescope.launch.torchrun import launcher as attached
 from scalescope.studies import running
 from tests.bad_input.case import Case, Unreadable, write
 from tests.bad_input.cases import (

@@ -22,9 +22,8 @@ from scalescope.experiment.given import Given
 from scalescope.experiment.yaml_file import read_experiment_file
 from scalescope.launch.slurm.script import SlurmJob, sbatch_script
 from scalescope.report.chapter import Chapter
-from scalescope.report.render.fragment import html_fragment
 from scalescope.report.render.markdown import escaped, markdown
-from scalescope.report.render.page import page
+from scalescope.report.render.page import html_fragment, page
 from scalescope.report.render.tables import _csv_cell, tex, to_tex
 from scalescope.report.render.terminal import console, show
 from scalescope.report.section import ListedFinding, Section, ShownCommand, Table
@@ -231,7 +230,7 @@ class _Tags(HTMLParser):
 
 def _page(text: str) -> str:
     chapter = Chapter(name="part", title=text, order=1, sections=(_section(text),))
-    return page((chapter,), text, 1)
+    return page((chapter,), text, "1 run")
 
 
 @functools.cache

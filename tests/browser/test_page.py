@@ -55,7 +55,7 @@ def test_every_figure_is_visible_and_has_a_description_and_a_table(opened: Any) 
     figures = opened().page.locator("figure").all()
     assert len(figures) >= 12
     for figure in figures:
-        assert figure.locator("svg").bounding_box()["height"] > 80
+        assert figure.get_by_role("img").first.bounding_box()["height"] > 50
         assert len(figure.locator("[role=img]").get_attribute("aria-label")) > 20
         assert figure.locator("table tbody tr").count() > 0
 
@@ -137,6 +137,60 @@ def test_a_narrow_window_never_scrolls_sideways(opened: Any, tmp_path: Path, wid
     view.page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
     view.keep(f"page_{width}", tmp_path)
     assert view.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (400, "dark"), (1280, "light")])
+def test_figures_are_no_wider_than_the_window_and_can_be_read(
+    opened: Any, tmp_path: Path, width: int, scheme: str
+) -> None:
+    view = opened(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    view.keep(f"figures_{width}_{scheme}", tmp_path)
+    ends = view.page.evaluate(
+        "[...document.querySelectorAll('.drawing, .drawing *')].map((e) => e.getBoundingClientRect())"
+        ".filter((box) => box.width).map((box) => [box.left, box.right])"
+    )
+    assert len(ends) > 500
+    assert min(left for left, _ in ends) >= 0 and max(right for _, right in ends) <= width
+    sizes = view.page.evaluate(
+        "[...document.querySelectorAll('.drawing text, .drawing span, .drawing label')]"
+        ".map((e) => parseFloat(getComputedStyle(e).fontSize) * (e.getCTM ? e.getScreenCTM().a : 1))"
+    )
+    assert min(sizes) >= 11.0
+
+
+def shown_shapes(drawing: Any, name: str) -> int:
+    count = """(drawing, name) => [...drawing.querySelectorAll(`.picture ${name}`)]
+        .filter((shape) => shape.getClientRects().length).length"""
+    return int(drawing.evaluate(count, name))
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_legend_switches_its_series_with_and_without_scripts(opened: Any, *, scripts: bool) -> None:
+    view = opened(java_script_enabled=scripts)
+    drawing = view.page.locator("#scaling figure .drawing").first
+    boxes = drawing.get_by_role("group").get_by_role("checkbox")
+    before = [shown_shapes(drawing, f".k{number}") for number in range(3)]
+    assert boxes.count() == 3 and all(before)
+    boxes.nth(1).focus()
+    view.page.keyboard.press("Space")
+    assert [shown_shapes(drawing, f".k{number}") for number in range(3)] == [before[0], 0, before[2]]
+    view.page.keyboard.press("Space")
+    assert [shown_shapes(drawing, f".k{number}") for number in range(3)] == before
+
+
+def test_the_arrow_keys_go_from_value_to_value(opened: Any) -> None:
+    view = opened()
+    picture = view.page.locator("#scaling figure .picture").first
+    values = [mark.get_attribute("data-values") for mark in picture.locator("[data-values]").all()]
+    tip = view.page.locator("#values")
+    picture.focus()
+    seen = []
+    for key in ("ArrowRight", "ArrowRight", "ArrowLeft", "End"):
+        view.page.keyboard.press(key)
+        seen.append(tip.inner_text())
+    assert seen == [values[0], values[1], values[0], values[-1]]
+    view.page.keyboard.press("Escape")
+    assert not tip.is_visible()
 
 
 def test_every_table_fits_a_window_of_1280_pixels(opened: Any) -> None:

@@ -17,7 +17,7 @@ JOB: dict[str, Any] = json.loads(Path(os.environ["SCALESCOPE_ATTACH"]).read_text
 sys.path.insert(0, JOB["package_parent"])
 
 from scalescope.results.files import write_atomically  # noqa: E402
-from scalescope.results.ranks.heartbeat import Beat, Heartbeats, Phase, RankStage  # noqa: E402
+from scalescope.results.ranks import Beat, Heartbeats, Phase, RankStage  # noqa: E402
 
 STEPS = 8
 DIRECTORY, FOLDER = Path(JOB["directory"]), Path(JOB["folder"])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from scalescope.results.files import write_atomically
-from scalescope.results.ranks.heartbeat import Beat, Heartbeats, Phase, RankStage
+from scalescope.results.ranks import Beat, Heartbeats, Phase, RankStage
 from scalescope.worker.process.faults import Fault, fault_of
 from scalescope.worker.process.main import enable_stack_dumps
 from scalescope.worker.process.position import Position

@@ -14,7 +14,7 @@ from scalescope.experiment.expand import defaults_of
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.launch.local.launcher import LocalLauncher
-from scalescope.results.ranks.rank_placement import RankPlacement
+from scalescope.results.ranks import RankPlacement
 from scalescope.results.result import Result
 from scalescope.results.run_folder import RunFolder
 from tests.builders.results import make_result

@@ -6,9 +6,9 @@ from typing import Any
 
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
+from scalescope.experiment.given import Given
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.yaml_file import Given
-from scalescope.results.ranks.rank_placement import RankPlacement
+from scalescope.results.ranks import RankPlacement
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 from scalescope.results.run_folder import RunFolder

@@ -7,12 +7,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from scalescope.analysis.comm.curve import Curve
-from scalescope.analysis.prediction.inputs import JobInputs
-from scalescope.analysis.prediction.jobs import PredictedJob
-from scalescope.analysis.prediction.measured_times import MeasuredTimes
-from scalescope.analysis.prediction.network import CollectiveTime
-from scalescope.analysis.prediction.profile import Gradient, RankProfile, Unit
-from scalescope.analysis.prediction.profiles import MeasuredProfile
+from scalescope.analysis.prediction.collective_times import CollectiveTime, MeasuredTimes
+from scalescope.analysis.prediction.jobs import JobInputs, PredictedJob
+from scalescope.analysis.prediction.profiles import Gradient, MeasuredProfile, RankProfile, Unit
 from scalescope.analysis.prediction.setup import RankLayout
 from scalescope.experiment.trial import Trial
 from scalescope.results.run import Run

@@ -3,8 +3,8 @@
 import dataclasses
 
 from scalescope.experiment.experiment import Experiment, build_experiment
+from scalescope.experiment.given import Entries, Given
 from scalescope.experiment.machine import Gpu, Machine
-from scalescope.experiment.yaml_file import Entries, Given
 from tests.simulated.launcher import TWO_CORES
 
 

@@ -10,11 +10,11 @@ from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.rounds import Cell
 from scalescope.analysis.scaling.waterfall import TERMS, Term, Waterfall
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.tuning.tuned_launches import Combination, TunedLaunch, TunedLaunches
+from scalescope.analysis.tuning.launches import Combination, TunedLaunch, TunedLaunches
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
+from scalescope.experiment.given import Given
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.yaml_file import Given
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.result import RankRecord, Result, Stage, StageKind
 from tests.simulated.launcher import TWO_CORES

@@ -9,7 +9,7 @@ from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.recording import StepRecording
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.training.activity import RankActivity
-from scalescope.analysis.training.loading import LoaderFacts
+from scalescope.analysis.training.input import LoaderFacts
 from scalescope.analysis.training.step_waterfall import (
     BACKWARD,
     COPIES,

@@ -3,9 +3,9 @@
 from typing import Any
 
 from scalescope.experiment.given import Entries
-from scalescope.studies.comm.comm import CommStudy
+from scalescope.studies.comm import CommStudy
 from scalescope.studies.execution import run_study
-from scalescope.studies.memory.memory import MemoryStudy
+from scalescope.studies.memory import MemoryStudy
 from scalescope.studies.plan import Plan
 from scalescope.studies.prepared import host_of, prepare
 from scalescope.studies.request import Request
@@ -13,7 +13,7 @@ from scalescope.studies.scaling.run import RunStudy
 from scalescope.studies.scaling.scale import ScaleStudy
 from scalescope.studies.slurm.slurm_request import SlurmRun, prepared_job
 from scalescope.studies.study import Report, Study
-from scalescope.studies.training.train import TrainStudy
+from scalescope.studies.train import TrainStudy
 from scalescope.studies.tuning.tune import TuneStudy
 from scalescope.studies.watcher import CampaignWatcher
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scalescope.catalog.measuring import Measuring
-from scalescope.experiment.phases import Phase
+from scalescope.experiment.explanations import Phase
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher
 from scalescope.results.run_folder import RunFolder

@@ -3,7 +3,7 @@
 from itertools import combinations
 from typing import Any
 
-from scalescope.analysis.comm.link_ends import LinkEnd, link_ends
+from scalescope.analysis.comm.expected import LinkEnd, link_ends
 from scalescope.results.result import RankRecord
 from scalescope.results.topology import GpuSite, NicSite, Topology
 

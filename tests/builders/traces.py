@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scalescope.experiment.recordings import arrivals_of
+from scalescope.experiment.explanations import arrivals_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
-from scalescope.results.traces.events import BACKWARD, CLEAR, FORWARD, INPUT, OPTIMIZER, trace_name
+from scalescope.results.traces.events import BACKWARD, CLEAR, FORWARD, INPUT, OPTIMIZER, STEP, trace_name
 from scalescope.results.traces.summary import TraceSummary
 from tests.builders.results import make_result
 
 Event = dict[str, Any]
 Moment = tuple[float, float]
 STEP_MS = 100.0
-TRAINING, GLOO = 1, 2  # threads
+TRAINING, GLOO, AUTOGRAD = 1, 2, 3  # threads
+COMPUTE_STREAM, NCCL_STREAM = 7, 20
 BACKWARD_OPERATION = "autograd::engine::evaluate_function: MmBackward0"
 
 
@@ -66,11 +67,21 @@ def cpu_step(sent: Sequence[Moment] = ((50, 90),)) -> list[Event]:
 
 
 def on_device(
-    category: str, name: str, launched: float, when: Moment, number: int, **arguments: Any
+    category: str,
+    name: str,
+    launched: float,
+    when: Moment,
+    number: int,
+    *,
+    launcher: int = TRAINING,
+    **arguments: Any,
 ) -> list[Event]:
-    """What a GPU does, and the call with which the host asked for it."""
+    """What a GPU does, and the call with which a thread of the host asked for it."""
+    call = event(
+        "cuda_runtime", "cudaLaunchKernel", (launched, launched + 0.1), thread=launcher, correlation=number
+    )
     return [
-        event("cuda_runtime", "cudaLaunchKernel", (launched, launched + 0.1), correlation=number),
+        call,
         event(category, name, when, correlation=number, **arguments),
     ]
 
@@ -103,9 +114,72 @@ def steps_of(events: Sequence[Event], count: int = 3) -> list[Event]:
     return [later for number in range(count) for later in moved(events, number * STEP_MS)]
 
 
-def write_trace(path: Path, events: Sequence[Event]) -> None:
+ALL_REDUCE: dict[str, Any] = {
+    "Collective name": "allreduce",
+    "In msg nelems": 1000,
+    "Out msg nelems": 1000,
+    "Group size": 4,
+    "dtype": "BFloat16",
+    "Process Group Name": "0",
+    "Process Group Description": "default_pg",
+    "Process Group Ranks": "[0, 1, 2, 3]",
+}
+# A step of a job of others on a GPU, as torch's profiler records it with stacks and shapes: its last kernel
+# ends after 100 ms. The profiler wrote where each file lies; of the forward pass one line is the user's.
+OTHERS_STEP = [
+    event("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", (0, 4)),
+    event("python_function", "/home/somebody/train.py(20): main", (0, 100)),
+    event("python_function", "nn.Module: Net_0", (4, 10)),
+    event("python_function", "/home/somebody/model.py(12): forward", (4, 10)),
+    event("python_function", "nn.Module: Linear_3", (5, 9)),
+    event("python_function", "torch/nn/modules/linear.py(124): forward", (5, 9)),
+    event("python_function", "<built-in function linear>", (5, 9)),
+    event(
+        "cpu_op", "aten::addmm", (5, 8),
+        **{
+            "Input Dims": [[16], [4, 8], [8, 16], [], []],
+            "Input type": ["c10::BFloat16", "c10::BFloat16", "c10::BFloat16", "Scalar", "Scalar"],
+            "Sequence number": 7,
+        },
+    ),
+    event(
+        "cpu_op", BACKWARD_OPERATION, (12, 20), thread=AUTOGRAD,
+        **{"Sequence number": 7, "Fwd thread id": 1},
+    ),
+    event(
+        "cpu_op", "aten::mm", (13, 15), thread=AUTOGRAD,
+        **{"Input Dims": [[4, 16], [16, 8]], "Input type": ["c10::BFloat16"] * 2},
+    ),
+    event("user_annotation", "Optimizer.step#AdamW.step", (20, 30)),
+    *on_device("kernel", "bf16_gemm", 6, (10, 30), 1, thread=COMPUTE_STREAM),
+    *on_device("kernel", "bf16_gemm", 14, (30, 60), 2, thread=COMPUTE_STREAM, launcher=AUTOGRAD),
+    *on_device(
+        "kernel", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 16, (40, 80), 3,
+        thread=NCCL_STREAM, launcher=AUTOGRAD, **ALL_REDUCE,
+    ),
+    *on_device("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 21, (85, 90), 4, bytes=4000),
+    *on_device("kernel", "multi_tensor_apply_kernel", 22, (90, 100), 5, thread=COMPUTE_STREAM),
+]  # fmt: skip
+
+
+def marked(events: Sequence[Event], steps: int = 2, first: int = 10) -> list[Event]:
+    """The same in every step of 100 ms of a job of others, which the profiler's marks separate; in each a
+    pair of call and kernel has a number of its own."""
+    recorded = []
+    for number in range(steps):
+        mark = event("user_annotation", f"{STEP}{first + number}", (0, STEP_MS))
+        for each in moved([mark, *events], number * STEP_MS):
+            arguments = dict(each["args"])
+            if "correlation" in arguments:
+                arguments["correlation"] += 1000 * number
+            recorded.append({**each, "args": arguments})
+    return recorded
+
+
+def write_trace(path: Path, events: Sequence[Event], **facts: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(json.dumps({"traceEvents": list(events)}).encode()))
+    path.write_bytes(gzip.compress(json.dumps({**facts, "traceEvents": list(events)}).encode()))
+    return path
 
 
 def recorded(trial: Trial) -> Trial:

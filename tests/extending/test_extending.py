@@ -9,7 +9,7 @@ from typing import Any
 import click.testing
 import pytest
 
-from scalescope.analysis.memory.rows import memory_rows
+from scalescope.analysis.memory.forecast import memory_rows
 from scalescope.catalog.code_lines import ScriptContext
 from scalescope.cli import app, front_page
 from scalescope.diagnose.diagnosis import diagnose

@@ -18,7 +18,7 @@ _LIMIT_BYTES = 64 << 20
 # Joins the group, then starts a rank that takes more than it may; prints what the launcher would say.
 _LAUNCHER = """
 import pathlib, subprocess, sys
-from scalescope.launch.memory_kills import MemoryKills
+from scalescope.launch.probing import MemoryKills
 pathlib.Path(sys.argv[1], "cgroup.procs").write_text("0")
 kills = MemoryKills()
 code = subprocess.run([sys.executable, "-S", "-c", "bytearray(256 << 20)"]).returncode

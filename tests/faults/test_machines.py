@@ -73,6 +73,6 @@ def test_a_job_that_waits_for_ever_has_a_deadline(start: Start, tmp_path: Path, 
     took_s = time.monotonic() - began
     assert run.returncode == 3
     (line,) = run.stderr.splitlines()
-    assert "job 17 is pending (Resources) for longer than --queue-timeout" in line
+    assert "job 17 was pending (Resources) for longer than --queue-timeout" in line
     assert (tmp_path / "cancelled").read_text() == "17\n"
     seen(f"code 3 after {took_s:.1f} s with --queue-timeout {duration(1)}; the job is cancelled")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from scalescope.errors import CannotRun
-from scalescope.launch.local import network as module
-from scalescope.launch.local.network import ShapedNetwork
+from scalescope.launch.local import emulation as module
+from scalescope.launch.local.emulation import ShapedNetwork
 from tests.conftest import TINY
 from tests.faults.conftest import Seen
 from tests.gloo.conftest import Start
@@ -115,7 +115,7 @@ def test_a_hanging_tool_ends_in_one_line(start: Start, tmp_path: Path, seen: See
     )
     finished = run.finish()
     assert finished.returncode == 3
-    assert [line for line in finished.stderr.splitlines() if "did not end within 5 s" in line]
+    assert [line for line in finished.stderr.splitlines() if "did not finish within 5 s" in line]
     assert "Traceback" not in finished.stderr
     assert run.leftovers() == []
     seen("a hanging tc: code 3 after 5 s, one line, nothing left")
@@ -131,7 +131,7 @@ def test_other_tools_that_hang_are_named(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(module, "_LIMIT_S", 0.5)
     before, descriptors = _children(), _descriptors()
-    with pytest.raises(CannotRun, match="did not end within"):
+    with pytest.raises(CannotRun, match="did not finish within"):
         ShapedNetwork([1e9])
     assert _children() <= before
     assert _descriptors() == descriptors

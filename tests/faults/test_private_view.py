@@ -68,9 +68,9 @@ def test_checkpoints_are_saved_and_the_folder_stays_as_it_is(
         (
             "namespaces",
             "by_command",
-            "the script starts `cp ckpt.pt best.pt`, whose writes cannot be kept apart",
+            "the script starts `cp ckpt.pt best.pt`, whose writes cannot be isolated",
         ),
-        ("landlock", "plain", "what the command writes cannot be kept apart from your files here"),
+        ("landlock", "plain", "the command's writes cannot be isolated from your files here"),
     ],
 )
 @pytest.mark.fault(51)

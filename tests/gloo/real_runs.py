@@ -22,7 +22,7 @@ from scalescope.cli import app
 from scalescope.launch.local import launcher as local
 from scalescope.launch.local.processes import RankProcess, Zygote
 from scalescope.launch.telemetry.load import LoadMeter
-from scalescope.results.ranks.rank_job import RankJob
+from scalescope.results.ranks import RankJob
 from tests import torch_server
 from tests.conftest import clean_environment
 from tests.speed import patience

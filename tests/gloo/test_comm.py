@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES
+from scalescope.catalog.collectives import COLLECTIVES, collective_named
 from scalescope.report.comm.nccl_tests import parse
 from tests.conftest import TINY
 from tests.gloo.conftest import Start, start_as_ranks
@@ -18,9 +18,9 @@ from tests.speed import duration
 pytestmark = pytest.mark.gloo
 
 _COMM = ("comm", "--device=cpu", "--time-per-size=2ms")
-_ALL = cards.names("collectives")
+_ALL = tuple(COLLECTIVES)
 _SHARED = {"all_gather", "all_to_all", "reduce_scatter"}
-_IN_PLACE_VARIANTS = {name: set(cards.card("collectives", name).in_place) for name in _ALL}
+_IN_PLACE_VARIANTS = {name: set(collective_named(name).in_place) for name in _ALL}
 _FIELDS = {
     "size_bytes",
     "time_s",
@@ -81,7 +81,7 @@ def test_every_collective_is_measured_shown_and_stored(run_here: RunsHere, tmp_p
                 assert row["transfer_s"] is None
             else:
                 assert 0 < row["transfer_s"] <= row["time_s"]
-            factor = cards.card("collectives", name).bus_factor(2)
+            factor = collective_named(name).bus_factor(2)
             assert row["busbw_bytes_per_s"] == pytest.approx(factor * row["size_bytes"] / row["time_s"])
 
     stored = {

@@ -14,7 +14,7 @@ import pytest
 from scalescope.errors import BadInput, Interrupted
 from scalescope.launch.local import logs
 from scalescope.launch.local.launcher import LocalLauncher
-from scalescope.launch.loopback import LOOPBACK
+from scalescope.launch.probing import LOOPBACK
 from tests.builders.commands import SCRIPT, Commands, Recorder, command_trial
 from tests.gloo.real_runs import reset_signal_handlers
 from tests.speed import limit, patience
@@ -344,7 +344,7 @@ def test_what_cannot_be_measured_in_a_command_that_keeps_running_is_said_at_its_
 _LAUNCHER = """
 import os, sys
 from pathlib import Path
-from scalescope.cli.interruption import interruptible
+from scalescope.cli.streams import interruptible
 from scalescope.errors import Interrupted
 from tests.builders.commands import Commands
 commands = Commands(Path(sys.argv[1]))

@@ -16,8 +16,8 @@ from unittest import mock
 import pytest
 
 from scalescope.experiment.experiment import build_experiment
+from scalescope.experiment.given import Given
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.yaml_file import Given
 from scalescope.studies.tuning.levers import Levers, find_levers
 from tests.gloo.many_cases import RANKS, Outcomes, run_cases
 from tests.simulated.launcher import TWO_CORES
@@ -89,7 +89,7 @@ def _losses(label: str, rank: int, directory: Path) -> list[float]:
 def _trained(trial: Trial, rank: int, directory: Path) -> list[float]:
     import torch
 
-    from scalescope.results.ranks.heartbeat import Heartbeats
+    from scalescope.results.ranks import Heartbeats
     from scalescope.worker.process.group import Group
     from scalescope.worker.process.position import Position
     from scalescope.worker.training.assembly import build_feed, build_step, build_workload

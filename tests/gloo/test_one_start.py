@@ -123,7 +123,7 @@ _OWN_HOOK = (
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"hook": _OWN_HOOK}, "the script has a communication hook of its own"),
+        ({"hook": _OWN_HOOK}, "the script registers its own communication hook"),
         ({"unused": True}, "DDP looks for unused parameters"),
         ({"scaled": True}, "a GradScaler decides on steps"),
     ],

@@ -137,7 +137,7 @@ def test_settings_that_need_the_parts_end_in_one_line(
     assert run.returncode == 2
     (line,) = run.stderr.splitlines()
     assert line.startswith(f"scalescope: {reason}")
-    assert "and the workload has a step of its own; " in line
+    assert "and the workload defines its own step; " in line
 
 
 def test_a_run_does_not_go_on_with_another_file(run_here: RunsHere, directory: Path) -> None:
@@ -167,4 +167,4 @@ def test_memory_of_a_step_is_measured_without_its_parts(run_here: RunsHere, dire
     counters = run.results[0]["ranks"][0]["counters"]
     assert counters["measured/activations"] is None
     assert counters["measured/optimizer"] > 0
-    assert "step of its own" in counters["forecast/as_asked/problem"]
+    assert "defines its own step" in counters["forecast/as_asked/problem"]

@@ -24,8 +24,8 @@ from scalescope.catalog.cards import all_settings
 from scalescope.errors import ScalescopeError
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
+from scalescope.experiment.given import Given
 from scalescope.experiment.trial import Trial, Value
-from scalescope.experiment.yaml_file import Given
 from scalescope.report.tuning.code import changes_between, context_of, lever_codes
 from tests.builders.plain_loop import LoopOptions, plain_loop
 from tests.conftest import clean_environment
@@ -116,7 +116,7 @@ def _losses(label: str, rank: int, directory: Path) -> dict[str, list[float]]:
 def _of_scalescope(trial: Trial, rank: int, directory: Path) -> list[float]:
     import torch
 
-    from scalescope.results.ranks.heartbeat import Heartbeats
+    from scalescope.results.ranks import Heartbeats
     from scalescope.worker.process.group import Group
     from scalescope.worker.process.position import Position
     from scalescope.worker.training.assembly import build_feed, build_step, build_workload

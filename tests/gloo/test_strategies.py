@@ -137,7 +137,7 @@ def _train(label: str, rank: int, directory: Path) -> dict[str, list[float]]:
 def _trained(case: Case, rank: int, directory: Path) -> dict[str, list[float]]:
     import torch
 
-    from scalescope.results.ranks.heartbeat import Heartbeats
+    from scalescope.results.ranks import Heartbeats
     from scalescope.worker.process.group import Group
     from scalescope.worker.process.position import Position
     from scalescope.worker.training.assembly import build_step, build_workload

@@ -65,8 +65,8 @@ def test_telemetry_of_two_ranks_that_compute(run_here: RunsHere) -> None:
         began, ended = (rank["counters"][name] for name in _WINDOW)
         assert began < ended
     telemetry = result["telemetry"]
-    assert set(telemetry) == {"looks", "interval_s", "cpu"}  # there is no GPU, and no problem with one
-    assert telemetry["looks"] >= 2
+    assert set(telemetry) == {"samples", "interval_s", "cpu"}  # there is no GPU, and no problem with one
+    assert telemetry["samples"] >= 2
     assert 0.0 < telemetry["cpu"]["host_utilization"] <= 1.0
     cores = telemetry["cpu"]["rank_busy_cores"]
     assert len(cores) == 2
@@ -85,8 +85,8 @@ def test_telemetry_of_a_window_too_short_for_it(run_here: RunsHere) -> None:
     result, training = _only(run_here("train", *TINY, "--world-size=2"))
     telemetry = result["telemetry"]
     assert telemetry["interval_s"] == 0.2
-    assert telemetry["looks"] >= 0
-    assert bool(telemetry["cpu"]) <= (telemetry["looks"] >= 2)  # no rates from a single look
+    assert telemetry["samples"] >= 0
+    assert bool(telemetry["cpu"]) <= (telemetry["samples"] >= 2)  # no rates from a single look
     assert training["telemetry"]["host_utilization"] == telemetry["cpu"].get("host_utilization")
     assert "model_flops_per_sample" not in result["ranks"][0]["counters"]  # its formula knows
     operations = 6 * (16 * 16 + 16 * 16 + 16 * 4) - 2 * 16 * 16

@@ -82,8 +82,8 @@ def test_train_under_torchrun_shows_and_stores_the_same(start: Start) -> None:
 def _assert_telemetry_as_of_local_ranks(run: FinishedRun) -> None:
     (result,) = run.results
     telemetry = result["telemetry"]
-    assert set(telemetry) == {"looks", "interval_s", "cpu", "load"}
-    assert telemetry["looks"] >= 2
+    assert set(telemetry) == {"samples", "interval_s", "cpu", "load"}
+    assert telemetry["samples"] >= 2
     assert set(telemetry["cpu"]) == {"host_utilization", "rank_busy_cores"}
     assert len(telemetry["cpu"]["rank_busy_cores"]) == 2
     assert 0.0 < telemetry["cpu"]["host_utilization"] <= 1.0

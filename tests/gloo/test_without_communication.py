@@ -9,7 +9,7 @@ import pytest
 
 from scalescope.catalog import cards
 from scalescope.catalog.setting import settings_of
-from scalescope.experiment.ablations import without_communication
+from scalescope.experiment.explanations import without_communication
 from scalescope.experiment.trial import Trial
 from tests.gloo.many_cases import RANKS, Outcomes, run_cases
 

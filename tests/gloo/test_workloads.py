@@ -44,7 +44,7 @@ def _checksum_of_layers(value: float) -> str:
     import torch
     from torch import nn
 
-    from scalescope.worker.training.checksum import parameter_checksum
+    from scalescope.worker.training.measurements import parameter_checksum
 
     return parameter_checksum(nn.ParameterList(torch.full((2**16,), value) for _ in range(3)))
 
@@ -73,7 +73,7 @@ def _checksum_of_untrained_mlp() -> str:
     import torch
 
     from scalescope.catalog.workloads.mlp import Mlp
-    from scalescope.worker.training.checksum import parameter_checksum
+    from scalescope.worker.training.measurements import parameter_checksum
     from scalescope.worker.workloads.mlp import build
     from tests.builders.workers import CPU, build_context
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from scalescope.analysis.recording import StepRecording, recordings
-from scalescope.experiment.recordings import records_breakdown
+from scalescope.experiment.explanations import records_breakdown
 from scalescope.results.run import load_run
 from tests.conftest import clean_environment
 from tests.speed import patience

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scalescope.diagnose.step_facts import StepFacts, step_facts_of
-from scalescope.experiment.recordings import records_breakdown
+from scalescope.experiment.explanations import records_breakdown
 from scalescope.results.run import load_run
 from scalescope.results.traces import step_parts
 from tests.conftest import Cli

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.launch.local.network import ShapedNetwork
+from scalescope.launch.local.emulation import ShapedNetwork
 from tests.conftest import TINY
 from tests.gloo.conftest import Start
 from tests.gloo.real_runs import SCALESCOPE

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from scalescope.errors import BadInput
-from scalescope.experiment.machine import Machine
-from scalescope.experiment.machines.nodes import combined_machine
+from scalescope.experiment.given import Given
+from scalescope.experiment.machine import Machine, combined_machine
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.yaml_file import Given
-from scalescope.launch.launcher import Outcome, judge
+from scalescope.launch.launcher import Outcome
+from scalescope.launch.validity import judge
 from scalescope.report.comm.nccl_tests import parse
 from scalescope.results.result import RankRecord
 from scalescope.studies.request import Request
@@ -104,7 +104,7 @@ def test_the_gate_decides_the_exit_code(least: float, code: int) -> None:
         ({"min_bytes": "32M"}, "max_bytes 16777216 is below min_bytes 33554432"),
         ({"collective": "allreduce"}, "--collective: unknown collective 'allreduce'"),
         ({"dtype": "float8"}, "--dtype: must be one of"),
-        ({"world_size": 1}, "collectives need at least 2 ranks"),
+        ({"world_size": 1}, "collectives require at least 2 ranks"),
         ({"link": "fast"}, "--link: expected a rate"),
         ({"link": "0:1gbit"}, "--link 0:1gbit: has no rate for rank 1"),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from scalescope.diagnose.step_facts import step_facts_of
 from scalescope.errors import BadInput
-from scalescope.experiment.ablations import NO_COMM, has_ablation
+from scalescope.experiment.explanations import NO_COMM, has_ablation
 from scalescope.experiment.observed import without_observations
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
@@ -17,7 +17,7 @@ from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import TUNED
 from scalescope.studies.report import page_of
 from scalescope.studies.stored import explain, present
-from scalescope.studies.trace.profiling import Profiling
+from scalescope.studies.trace import Profiling
 from tests.builders.requests import with_gpus
 from tests.builders.studies import scale, standard_run, train, tune
 from tests.simulated.costs import SimulatedScript

@@ -13,7 +13,7 @@ from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.report.render.markdown import markdown
-from scalescope.studies.comparison.compare import ComparisonReport, compare, lay_side_by_side
+from scalescope.studies.comparison.compare import ComparisonReport, compare, show_side_by_side
 from tests.builders.studies import memory, scale, train
 from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher
 
@@ -137,7 +137,7 @@ def test_a_run_without_a_successful_launch_is_refused() -> None:
         return Outcome(status="failed", reason="died")
 
     broken = measured("b", launcher=FakeLauncher(CALM, outcomes=fail))
-    with pytest.raises(BadInput, match="no launch that ended well"):
+    with pytest.raises(BadInput, match="no successful launch"):
         compare(measured("a"), broken)
 
 
@@ -164,7 +164,7 @@ def scaled(name: str, exposed_s: float, contention_s: float = 0.0, **asked: Any)
 
 def test_three_runs_side_by_side_attribute_the_difference_to_communication() -> None:
     paths = [scaled("fast", 0.001), scaled("slow", 0.010), scaled("crowded", 0.001, contention_s=0.010)]
-    report = lay_side_by_side(paths)
+    report = show_side_by_side(paths)
     assert report.exit_code == 0
     rows = [row for row in report.data["rows"] if row["world_size"] == 2]
     assert [row["run"] for row in rows] == ["fast", "slow", "crowded"]
@@ -181,8 +181,8 @@ def test_three_runs_side_by_side_attribute_the_difference_to_communication() -> 
 
 
 def test_different_jobs_are_not_shown_side_by_side() -> None:
-    with pytest.raises(BadInput, match=r"no two of these runs have a job in common.*hidden_dim"):
-        lay_side_by_side([scaled("a", 0.001), scaled("b", 0.001, hidden_dim=64)])
+    with pytest.raises(BadInput, match=r"these runs have no job in common.*hidden_dim"):
+        show_side_by_side([scaled("a", 0.001), scaled("b", 0.001, hidden_dim=64)])
 
 
 @pytest.mark.parametrize("order", [("a", "b", "c"), ("c", "a", "b")])
@@ -192,7 +192,7 @@ def test_a_run_without_a_partner_is_named_wherever_it_stands(order: tuple[str, .
         "b": scaled("b", 0.004, steps_per_epoch=20, seed=1),  # the same job, for longer
         "c": scaled("c", 0.001, hidden_dim=64),
     }
-    report = lay_side_by_side([paths[name] for name in order])
+    report = show_side_by_side([paths[name] for name in order])
     assert [row["run"] for row in report.data["rows"]] == ["a", "b", "a", "b"]
     behind = {row["run"]: row["behind_first_ranks"] for row in report.data["rows"] if row["world_size"] == 2}
     assert behind["a"] is None and behind["b"] > 0.0  # also where the first run has another job
@@ -211,7 +211,7 @@ def test_every_row_of_every_run_is_in_one_list() -> None:
         report = scale(request, FakeLauncher(CostModel()), RecordingWatcher())
         assert report.path is not None
         paths.append(report.path)
-    data = lay_side_by_side(paths).data
+    data = show_side_by_side(paths).data
     listed = [(row["run"], row["world_size"]) for row in (*data["rows"], *data["rows_of_one_run"])]
     assert sorted(listed) == sorted((name, size) for name, worlds in sizes.items() for size in worlds)
     assert [(row["run"], row["world_size"]) for row in data["rows_of_one_run"]] == [("b", 4), ("c", 8)]
@@ -219,7 +219,7 @@ def test_every_row_of_every_run_is_in_one_list() -> None:
 
 def test_a_run_that_is_given_twice_has_two_names() -> None:
     path = measured("a", batch_size=16)
-    assert lay_side_by_side([path, path]).data["runs"] == [str(path), f"{path} (2)"]
+    assert show_side_by_side([path, path]).data["runs"] == [str(path), f"{path} (2)"]
 
 
 def test_failed_launches_of_runs_side_by_side_are_mentioned() -> None:
@@ -230,7 +230,7 @@ def test_failed_launches_of_runs_side_by_side_are_mentioned() -> None:
     request = ask("scale", output_dir="b", world_size=[1, 2], batch_size=50, repeats=2)
     broken = scale(request, FakeLauncher(CostModel(), outcomes=fail), RecordingWatcher())
     assert broken.path is not None
-    notes = lay_side_by_side([scaled("a", 0.001), broken.path]).data["notes"]
+    notes = show_side_by_side([scaled("a", 0.001), broken.path]).data["notes"]
     assert any(note.startswith("b: 1 of ") and "failed" in note for note in notes)
 
 

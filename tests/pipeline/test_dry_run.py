@@ -12,7 +12,7 @@ from scalescope.launch.launcher import Outcome
 from scalescope.results.other_load import OtherLoad
 from scalescope.studies.dry_run import estimated_run
 from scalescope.studies.study import Report
-from scalescope.studies.training.train import TrainStudy
+from scalescope.studies.train import TrainStudy
 from tests.builders.results import make_result
 from tests.builders.studies import plan_of, train
 from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher

@@ -17,7 +17,7 @@ from scalescope.report.section import Section
 from scalescope.results.ledger import LedgerEntry
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_record import RunEnd, read_run_record, write_run_record
-from scalescope.studies.runs.explaining import explain_together
+from scalescope.studies.runs.stored_runs import explain_together
 from scalescope.studies.stored import explain, present
 from tests.builders.calling import called
 from tests.builders.runs import MODEL, VERBS, make_failures, make_runs

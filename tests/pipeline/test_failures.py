@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scalescope.errors import BadInput, Interrupted, StorageError
-from scalescope.experiment.recordings import explained_job
+from scalescope.experiment.explanations import explained_job
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import Status

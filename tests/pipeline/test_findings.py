@@ -11,7 +11,7 @@ import pytest
 from scalescope.cli import app
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.finding import Diagnosis
-from scalescope.diagnose.step_rules import buffers
+from scalescope.diagnose.step_rules import ranks
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
@@ -274,7 +274,7 @@ def test_a_rule_that_fails_loses_only_its_own_finding(monkeypatch: pytest.Monkey
     def broken(facts: object) -> None:
         raise KeyError("gone")
 
-    monkeypatch.setattr(buffers, "rule", broken)
+    monkeypatch.setattr(ranks, "buffers_rule", broken)
     reported = findings(CostModel(late_s={1: 0.02}))
     assert reported[0]["rule"] == "straggling rank"
     assert "KeyError" in Path("run/performance_report.txt").read_text()

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from scalescope.experiment.trial import Trial
-from scalescope.launch.launcher import Outcome, judge
+from scalescope.launch.launcher import Outcome
+from scalescope.launch.validity import judge
 from scalescope.report.performance import NOTHING
 from scalescope.results.result import RankRecord
 from scalescope.studies.stored import explain

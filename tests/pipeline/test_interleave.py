@@ -85,7 +85,7 @@ def test_there_are_twenty_rounds_whatever_they_show_unless_the_budget_ends_them(
         in_turns(base, new, launcher)
         counts = Counter(trial_id for trial_id, _ in launcher.launched)
         assert set(counts.values()) == {20}
-    with pytest.raises(CannotRun, match="no launch of both sides"):
+    with pytest.raises(CannotRun, match="no launch succeeded on both sides"):
         in_turns(base, new, FakeLauncher(noisy), budget_s=0.0)
 
 
@@ -185,5 +185,5 @@ def test_the_old_code_is_restored_from_its_commit() -> None:
     compared = in_turns(base, new, FakeLauncher(CALM, outcomes=remember))
     assert {"'old'" in text for text in read} == {True, False}
     assert {"'new'" in text for text in read} == {True, False}
-    assert any("The old code is that of commit" in note for note in compared.notes)
+    assert any("The old code is from commit" in note for note in compared.notes)
     assert Path("model.py").read_text().count("'new'") == 1

@@ -15,7 +15,7 @@ from scalescope.studies.execution import run_study
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.prepared import prepare
 from scalescope.studies.study import Host, Interim, InterimRow
-from scalescope.studies.training.train import TrainStudy
+from scalescope.studies.train import TrainStudy
 from scalescope.studies.watcher import Budget
 from tests.builders.timed_launches import Clock, TimedLauncher, campaign_clock
 from tests.simulated.launcher import CostModel, FakeLauncher

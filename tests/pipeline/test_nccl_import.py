@@ -7,8 +7,7 @@ import pytest
 
 from scalescope.errors import BadInput
 from scalescope.results.run import load_run
-from scalescope.studies.comm.comm import CommStudy
-from scalescope.studies.comm.nccl_import import import_nccl
+from scalescope.studies.comm import CommStudy, import_nccl
 
 from .recording import summary_of
 

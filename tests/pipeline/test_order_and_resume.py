@@ -202,7 +202,7 @@ def test_an_existing_run_without_resume_and_resume_without_a_run_are_refused() -
     train(ask("train"), FakeLauncher(MODEL), RecordingWatcher())
     before = Path("run/trials.jsonl").read_bytes()
     launcher = FakeLauncher(MODEL)
-    with pytest.raises(BadInput, match="--resume continues it") as caught:
+    with pytest.raises(BadInput, match="use --resume to continue it") as caught:
         train(ask("train"), launcher, RecordingWatcher())
     assert caught.value.exit_code == 2
     assert launcher.launched == []

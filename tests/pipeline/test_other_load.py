@@ -9,7 +9,7 @@ import pytest
 
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.scaling.rows import scaling_rows
-from scalescope.experiment.recordings import records_breakdown
+from scalescope.experiment.explanations import records_breakdown
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.results.other_load import OtherLoad

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.prediction import inputs
+from scalescope.analysis.prediction import jobs
 from scalescope.cli import app
 from scalescope.report.chapters import chapters_of
 from scalescope.results.ledger import ledger_file, read_ledger
@@ -40,7 +40,7 @@ Call = Callable[..., SimpleNamespace]
 def profiled() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("scalescope.results.ledger.shipped_ledger", lambda: b"")
-        patched.setattr(inputs, "profiles_of", made_profiles)
+        patched.setattr(jobs, "profiles_of", made_profiles)
         yield
 
 
@@ -269,7 +269,7 @@ def test_what_was_measured_is_stored_whatever_fails_after_it(monkeypatch: pytest
 def test_a_run_without_a_profile_names_the_command_and_what_could_not_be_read(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inputs, "profiles_of", lambda run: ())
+    monkeypatch.setattr(jobs, "profiles_of", lambda run: ())
     ended = call("run")
     assert (ended.code, ended.err) == (
         2,
@@ -346,7 +346,7 @@ def test_tokens_of_a_command_are_called_tokens(call: Call, monkeypatch: pytest.M
 
 
 def test_scale_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs, "profiles_of", lambda run: ())
+    monkeypatch.setattr(jobs, "profiles_of", lambda run: ())
     report = scale(ask("scale", world_size=[1, 2], batch_size=50), FakeLauncher(MODEL), RecordingWatcher())
     lines = [line for section in report.sections for line in section.lines]
     assert "Larger sizes are not predicted: this run has no profile of one rank." in lines
@@ -364,8 +364,8 @@ def test_the_page_has_the_band_and_the_timeline(made: Path) -> None:
     ("arguments", "message"),
     [
         (("none",), "predict: none: no such run folder; scalescope list shows all runs"),
-        ((), "predict: runs/latest: there is no run yet; name a run folder, or make one: scalescope scale"),
-        (("empty",), "predict: empty is not a run folder; scalescope list shows the runs there are"),
+        ((), "predict: runs/latest: no run exists yet; give a run folder, or create one: scalescope scale"),
+        (("empty",), "predict: empty is not a run folder; scalescope list shows all runs"),
         (
             ("run", "--world-size", "2,x"),
             "--world-size: expected numbers up to 1,000,000 such as 2,4,8, got 'x'",
@@ -383,7 +383,7 @@ def test_the_page_has_the_band_and_the_timeline(made: Path) -> None:
             "--world-size: expected at most 256 numbers, got 257",
         ),
         (("run", "--nics-per-node", "2"), "--nics-per-node requires --gpus-per-node"),
-        (("run", "--ledger"), "--ledger is about all runs; leave RUN out"),
+        (("run", "--ledger"), "--ledger shows all runs and cannot be used with RUN"),
         (("run", "--network", "none.json"), "--network none.json: no such file or run folder"),
     ],
 )

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from scalescope.experiment.trial import Trial
-from scalescope.launch.launcher import Outcome, judge
+from scalescope.launch.launcher import Outcome
+from scalescope.launch.validity import judge
 from scalescope.results.traces.events import trace_name
 from scalescope.studies.stored import explain
-from scalescope.studies.trace.profiling import Profiling, with_nsys
+from scalescope.studies.trace import Profiling, with_nsys
 from tests.builders.requests import with_gpus
 from tests.builders.studies import train
 from tests.builders.traces import cpu_step, profile_result, steps_of, write_trace

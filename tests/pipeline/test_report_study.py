@@ -12,7 +12,7 @@ import pytest
 
 from scalescope.errors import BadInput, StorageError
 from scalescope.report.chapters import chapters_of
-from scalescope.report.figure import Figure
+from scalescope.report.section import Figure
 from scalescope.studies.report import FORMATS, ReportOptions, gather, report
 from tests.builders.calling import called
 from tests.builders.runs import VERBS, make_failures, make_runs
@@ -34,7 +34,7 @@ for command in {}:
         main(command)
     except SystemExit as leaving:
         codes.append(int(leaving.code or 0))
-print(codes, "scalescope.studies.prediction.predict" in sys.modules)
+print(codes, "scalescope.studies.prediction" in sys.modules)
 """
 
 
@@ -165,12 +165,12 @@ def refused(*roots: Path, **options: object) -> str:
 
 def test_a_root_without_results_is_refused_with_the_reason(tmp_path: Path) -> None:
     assert "no such run folder" in refused(tmp_path / "nowhere")
-    assert "holds no run" in refused(tmp_path)
+    assert "contains no run" in refused(tmp_path)
     assert "every launch failed; the first: rank 1 failed" in refused(make_failures(tmp_path / "failed"))
     trials = tmp_path / "run" / "trials.jsonl"
     trials.parent.mkdir()
     trials.write_text("")
-    assert "holds no run with results" in refused(tmp_path / "run")
+    assert "contains no run with results" in refused(tmp_path / "run")
     trials.write_text("not json\n")
     assert "trials.jsonl:1: left out: not a result" in refused(tmp_path / "run")
 
@@ -180,7 +180,7 @@ def test_a_root_without_results_is_refused_with_the_reason(tmp_path: Path) -> No
     [
         ({"formats": ("docx",)}, "--format: 'docx' is not one of html, figures"),
         ({"width": "poster"}, "--width: 'poster' is not one of column, page"),
-        ({"width": "column"}, "--width is about figure files; add --figures"),
+        ({"width": "column"}, "--width requires --figures"),
         ({"by": "flavour"}, "--by: no trial has a setting 'flavour'"),
         ({"datasets": ("mnist",)}, "--datasets: no run has 'mnist'; there are mlp, imdb"),
     ],
@@ -189,17 +189,30 @@ def test_unknown_options_are_refused(runs: Path, options: dict[str, object], wor
     assert words in refused(runs, **options)
 
 
-@pytest.mark.parametrize("library", ["matplotlib", "jinja2"])
+@pytest.mark.parametrize(("library", "wished"), [("matplotlib", ["--figures"]), ("jinja2", [])])
 def test_a_missing_library_is_one_line_and_leaves_nothing_behind(
-    runs: Path, library: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    runs: Path,
+    library: str,
+    wished: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    ended = called(capsys, "report", runs / "comm", "--out", "out")
+    ended = called(capsys, "report", runs / "comm", "--out", "out", *wished)
     assert (ended.code, ended.out) == (3, "")
     assert ended.err.count("\n") == 1 and f"{library}: pip install" in ended.err
     assert not Path("out").exists()
     ended = called(capsys, "report", runs / "comm", "--out", "out", "--format", "csv,tex,md,txt,json")
     assert (ended.code, ended.err) == (0, "")
+
+
+def test_the_page_needs_no_matplotlib(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ended = called(capsys, "report", runs / "comm", "--out", "out", "--format", "html")
+    assert (ended.code, ended.err) == (0, "")
+    assert 'role="img"' in Path("out/report.html").read_text(encoding="utf-8")
 
 
 def test_a_path_that_cannot_be_written_is_one_line(runs: Path, tmp_path: Path) -> None:

@@ -136,13 +136,17 @@ def test_resume_may_change_repeats_and_budget_alone(cli: Cli, launchers: Launche
 def test_refusals_start_no_ranks(cli: Cli, launchers: Launchers, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
-    for name, why in (("nowhere", "no such run folder"), ("empty", "holds no run"), ("file", "no such run")):
+    for name, why in (
+        ("nowhere", "no such run folder"),
+        ("empty", "contains no run"),
+        ("file", "no such run"),
+    ):
         refused = cli("resume", name)
         assert (refused.code, refused.out) == (2, "")
         assert why in refused.err
     (tmp_path / "imported").mkdir()
     (tmp_path / "imported" / "trials.jsonl").write_text("")
-    assert "does not say which command made it" in cli("resume", "imported").err
+    assert "does not record which command created it" in cli("resume", "imported").err
     assert launchers.made == []
 
 
@@ -230,7 +234,7 @@ def test_ranks_that_follow_refuse_nothing(
         followed.append(context.rank)
         return 0
 
-    monkeypatch.setattr("scalescope.launch.attached.follower.follow", follow)
+    monkeypatch.setattr("scalescope.launch.torchrun.children.follow", follow)
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

@@ -11,7 +11,7 @@ import pytest
 
 from scalescope import secret_variables
 from scalescope.errors import BadInput, CannotRun, Interrupted
-from scalescope.experiment.yaml_file import Given
+from scalescope.experiment.given import Given
 from scalescope.launch.slurm import queue as slurm
 from scalescope.results.run_record import RunEnd, read_run_record, write_run_record
 from scalescope.studies.prepared import prepare
@@ -120,7 +120,7 @@ def test_a_job_that_ends_well_is_shown_as_if_it_had_run_here(made_up: MadeUpSlur
     lines = Path("run/trials.jsonl").read_text().splitlines()
     assert all('"status":"ok"' in line for line in lines)  # the script counts them as they are spelled
     assert json.loads(Path("run/slurm/job.json").read_text())["job_id"] == "17"
-    with pytest.raises(BadInput, match="already holds a run"):
+    with pytest.raises(BadInput, match="already contains a run"):
         _run(_prepared())
     other = ask("scale", **{**_ASKED, "batch_size": 64}, resume=True)
     with pytest.raises(BadInput, match="different settings: batch_size"):
@@ -388,7 +388,7 @@ def test_slurm_commands_get_the_environment_without_variables_of_the_job(
 def test_a_job_that_waits_too_long_is_cancelled(made_up: MadeUpSlurm) -> None:
     made_up.states = ["PENDING|Resources"] * 1000
     run = dataclasses.replace(_prepared(), queue_timeout_s=0.05)
-    with pytest.raises(CannotRun, match=r"^job 17 is pending \(Resources\) for longer than") as caught:
+    with pytest.raises(CannotRun, match=r"^job 17 was pending \(Resources\) for longer than") as caught:
         _run(run)
     assert "was cancelled" in str(caught.value)
     assert made_up.cancelled == ["17"]

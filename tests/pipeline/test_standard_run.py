@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from scalescope.errors import BadInput, CannotRun
+from scalescope.experiment.given import Given
 from scalescope.experiment.machine import Gpu
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.yaml_file import Given
 from scalescope.launch.launcher import Outcome
 from scalescope.studies.report import page_of
 from scalescope.studies.request import Request
@@ -117,7 +117,7 @@ def test_communication_alone_trains_nothing() -> None:
     assert section.lines[0].startswith("all_reduce over 2 ranks")
     assert section.details[0] == "# Collective test starting: all_reduce_perf"
     launcher = FakeLauncher(MODEL)
-    with pytest.raises(CannotRun, match="collectives need at least 2 ranks"):
+    with pytest.raises(CannotRun, match="collectives require at least 2 ranks"):
         standard_run(ask("run", world_size=1), launcher, RecordingWatcher(), parts=("comm",))
     assert launcher.launched == []
 
@@ -201,13 +201,13 @@ def test_the_window_follows_from_the_budget_unless_it_is_given() -> None:
     assert windows(window="0.8") == {0.8}
 
 
-def test_without_matplotlib_the_standard_run_succeeds_without_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_jinja_the_standard_run_succeeds_without_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object) -> None:
-        raise CannotRun("figures need matplotlib")
+        raise CannotRun("the page requires jinja2")
 
     monkeypatch.setattr("scalescope.studies.report.page_of", missing)
     watcher = RecordingWatcher()
     report = standard_run(ask("run", batch_size=50, repeats=1), FakeLauncher(MODEL), watcher)
     assert report.page is None
     assert report.exit_code == 0
-    assert any("There is no report.html: figures need matplotlib" in line for line in watcher.notes)
+    assert any("There is no report.html: the page requires jinja2" in line for line in watcher.notes)

@@ -6,7 +6,7 @@ import pytest
 
 from scalescope.analysis.training import step_waterfall as waterfalls
 from scalescope.diagnose.step_facts import StepFacts, step_facts_of
-from scalescope.experiment.recordings import records_breakdown
+from scalescope.experiment.explanations import records_breakdown
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.results.run import load_run

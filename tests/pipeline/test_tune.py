@@ -390,7 +390,7 @@ def test_the_printed_command_goes_on_with_the_search(monkeypatch: pytest.MonkeyP
     launcher = timed(monkeypatch, lambda trial: 20.0)
     report = tuned(HELPING, launcher=launcher, budget="30s")
     assert sentence(report) == (
-        "Only the current settings could be measured; a larger --budget allows to try levers."
+        "Only the current settings could be measured; use a larger --budget to try levers."
     )
     assert report.next_step is not None
     assert report.next_step.argv[:2] == ("scalescope", "resume")
@@ -432,9 +432,9 @@ def test_a_dry_run_shows_the_levers_and_launches_nothing() -> None:
 
 
 def test_what_leaves_nothing_to_try_is_refused() -> None:
-    with pytest.raises(BadInput, match="nothing is left to try here"):
+    with pytest.raises(BadInput, match="no lever can be tried here"):
         tuned({}, "memory_format")
-    with pytest.raises(BadInput, match="name some, or all"):
+    with pytest.raises(BadInput, match="expected names of levers, or all"):
         levers_from([" , "])
     assert levers_from(["a, b=1", "c"]) == ("a", "b=1", "c")
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from scalescope.errors import BadInput, CannotRun, ExitCode
-from scalescope.experiment.machine import Machine
-from scalescope.experiment.machines.nodes import combined_machine
+from scalescope.experiment.given import Given
+from scalescope.experiment.machine import Machine, combined_machine
 from scalescope.experiment.trial import Trial
-from scalescope.experiment.yaml_file import Given
 from scalescope.launch.launcher import Outcome, RanksLost
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapters.levers import chapter
@@ -140,7 +139,7 @@ def test_the_sentence_says_so_and_how_to_know() -> None:
     watcher = RecordingWatcher()
     report = tuned_once(HELPING, watcher=watcher)
     assert watcher.notes[1:] == [
-        "Under torchrun or srun every lever is launched once, so there is no interval and no verdict."
+        "Under torchrun or srun each lever is launched once, so there are no intervals and no verdicts."
     ]
     assert watcher.verdicts == []
     assert sentence(report).startswith("precision bf16 was fastest (1.4")
@@ -173,7 +172,7 @@ def test_what_running_ranks_cannot_change_is_listed_and_not_tried() -> None:
     assert "pin_cores no" in fixed and "threads_per_rank 2" in fixed
     with pytest.raises(CannotRun, match="4 ranks were asked for, 2 are running"):
         tuned_once({}, "precision", world_size=4, dry_run=True)
-    with pytest.raises(BadInput, match="nothing is left to try here; pin_cores no: threads of ranks"):
+    with pytest.raises(BadInput, match="no lever can be tried here; pin_cores no: threads of ranks"):
         tuned_once({}, "pin_cores")
 
 

@@ -10,7 +10,7 @@ from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapters.levers import chapter
-from scalescope.report.render.drawing import svg_for_page
+from scalescope.report.render.svg import svg_for_page
 from scalescope.results.result import Result
 from scalescope.studies.stored import present
 from scalescope.studies.study import Report

@@ -4,10 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation, has_loader
+from scalescope.experiment.explanations import NO_COMM, PRELOADED, has_ablation, has_loader
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.attach_job import OBSERVED, SUPPRESSED
-from scalescope.results.ranks.rank_placement import RankPlacement
+from scalescope.results.ranks import OBSERVED, SUPPRESSED, RankPlacement
 from scalescope.results.result import RankRecord
 
 HOST = "fake"

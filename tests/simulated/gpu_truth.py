@@ -12,7 +12,7 @@ from scalescope.analysis.training.step_waterfall import step_waterfall
 from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.step_facts import StepFacts
 from scalescope.results.traces.step_trace import read_steps
-from scalescope.worker.trace.parts import store_parts
+from scalescope.worker.trace.recorder import store_parts
 from scalescope.worker.training.measurements import Measurements
 from tests.builders.results import make_configuration, make_result, make_trial
 from tests.simulated.costs import simulated_record

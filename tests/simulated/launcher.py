@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from scalescope.catalog.measuring import Measuring
+from scalescope.experiment.explanations import Phase
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.phases import Phase
 from scalescope.experiment.trial import Trial
-from scalescope.launch.launcher import Outcome, Watcher, judge
+from scalescope.launch.launcher import Outcome, Watcher
+from scalescope.launch.validity import judge
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.run_folder import RunFolder
 from tests.simulated.cluster.model import ClusterModel

@@ -56,7 +56,7 @@ def test_a_launch_has_the_telemetry_of_both_nodes(outcome: Any) -> None:
     hosts = result["telemetry"]["hosts"]
     assert list(hosts) == list(NODES)
     for sampled in hosts.values():
-        assert sampled["looks"] >= 2
+        assert sampled["samples"] >= 2
         assert 0.0 < sampled["cpu"]["host_utilization"] <= 1.0
         assert len(sampled["cpu"]["rank_busy_cores"]) == 1
         assert sampled["load"]["cores"] >= 1

@@ -7,8 +7,8 @@ from typing import Literal
 
 from scalescope.analysis.culprit import last_to_arrive
 from scalescope.analysis.modes import TwoModes, two_modes
-from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES
+from scalescope.catalog.collectives import collective_named
 from scalescope.results.result import RankRecord, Result, undisturbed
 
 Reach = Literal["inside a node", "between nodes", "several nodes"]
@@ -52,7 +52,7 @@ class CollectiveRow:
     def count(self) -> int:
         """Elements as nccl-tests counts them: those of a rank's part where the ranks share the array."""
         elements = self.size_bytes // DTYPE_BYTES[self.dtype]
-        return elements // self.ranks if cards.card("collectives", self.collective).shares_array else elements
+        return elements // self.ranks if collective_named(self.collective).shares_array else elements
 
     @property
     def time_s(self) -> float:
@@ -97,7 +97,7 @@ class CollectiveRow:
 
     @property
     def _is_rooted(self) -> bool:
-        return bool(cards.card("collectives", self.collective).root >= 0)
+        return bool(collective_named(self.collective).root >= 0)
 
     @property
     def algbw_bytes_per_s(self) -> float:
@@ -106,7 +106,7 @@ class CollectiveRow:
     @property
     def busbw_bytes_per_s(self) -> float:
         """Algorithm bandwidth times nccl-tests' factor, comparable over collectives and rank counts."""
-        factor = cards.card("collectives", self.collective).bus_factor(self.ranks)
+        factor = collective_named(self.collective).bus_factor(self.ranks)
         return self.algbw_bytes_per_s * float(factor)
 
 
@@ -137,7 +137,7 @@ def _row(key: str, members: list[Result]) -> CollectiveRow:
         size_bytes=int(size),
         times_s=tuple(max(times) for times in per_iteration),
         transfers_s=tuple(min(times) for times in per_iteration),
-        last_rank=None if cards.card("collectives", name).root >= 0 else last_to_arrive(per_iteration),
+        last_rank=None if collective_named(name).root >= 0 else last_to_arrive(per_iteration),
         wrong=sum(_wrong(record, key) for member in members for record in member.ranks),
         trial_id=members[0].trial_id,
         loop_s=statistics.fmean(

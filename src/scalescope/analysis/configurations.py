@@ -24,9 +24,9 @@ from scalescope.analysis.statistics import (
 )
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.analysis.telemetry import over_launches as telemetry_over_launches
-from scalescope.experiment.recordings import records_arrivals, timed_training_of
+from scalescope.experiment.explanations import records_arrivals, timed_training_of
 from scalescope.experiment.trial import Trial
-from scalescope.hardware.links import dense_peak
+from scalescope.hardware.published import dense_peak
 from scalescope.quantities import percent
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.result import Result, results_by_trial, undisturbed
@@ -137,7 +137,7 @@ class Configuration:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Tokens through all ranks, padding included; None where samples are no text."""
+        """Tokens through all ranks, padding included; None where samples are not text."""
         if self.unit == TOKENS:
             return self.speed.value
         tokens = self.trial.options(self.trial.workload_card).tokens_per_sample()

@@ -33,7 +33,7 @@ def typical_steps_s(rank_means_s: Sequence[Sequence[float]]) -> list[float]:
 def delays_s(rank_means_s: Sequence[Sequence[float]]) -> list[float] | None:
     """By how much the slowest rank is behind a typical one, in each launch; None for a single launch.
 
-    The largest of many noisy values is large by itself. So the rank is chosen in one half of the launches and
+    The largest of many noisy values is large by chance. So the rank is chosen in one half of the launches and
     its delay is read in the other half, and the other way round.
     """
     chosen = _slowest_by_halves(rank_means_s)

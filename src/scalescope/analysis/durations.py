@@ -138,7 +138,7 @@ class LaunchDurations:
         return max((durations[-1] for durations in self._by_trial.values()), default=0.0)
 
     def total_s(self, launches: Iterable[tuple[Trial, int]]) -> float | None:
-        """What so many launches of each trial take: each as its trial's, or as the mean of other trials.
+        """What this many launches per trial take: each as its trial's, or as the mean of other trials.
 
         None while nothing was learnt.
         """
@@ -170,14 +170,14 @@ def _workload(trial: Trial) -> str | None:
 
 
 def has_unknown_steps(trial: Trial) -> bool:
-    """Whether there is no formula for the operations of a step: an own workload must be run to know."""
+    """Whether the operations of a step have no formula: a custom workload must be run to know."""
     return trial.has_strategy and bool(trial.workload_card.counts_operations)
 
 
 def _at_window_of(trial: Trial, launch: KnownLaunch) -> float:
     """What a launch would have taken with the window of another; a trial's id is the same for all windows.
 
-    So it is for all times of soaking, of which the longest is assumed.
+    The same holds for soaking: the longest time is assumed.
     """
     if trial.window_s is None or launch.trial.window_s is None:
         return launch.duration_s

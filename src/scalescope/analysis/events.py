@@ -276,7 +276,7 @@ class _Phase:
 
     @property
     def is_likely(self) -> bool:
-        """Whether it says nothing by itself."""
+        """Whether it says nothing on its own."""
         return self.log_chance > math.log(_MOSTLY)
 
 
@@ -332,7 +332,7 @@ def _candidates(launches: Sequence[_Launch]) -> Iterator[tuple[float, _Member]]:
 
 
 def _joint_chance(log_chances: Sequence[float]) -> float:
-    """Fisher's: that the product of so many chances is so small."""
+    """Fisher's method: the probability that the product of this many chances is so small."""
     total = math.fsum(log_chances)
     return math.exp(total) * math.fsum((-total) ** n / math.factorial(n) for n in range(len(log_chances)))
 

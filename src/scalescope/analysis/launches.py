@@ -13,7 +13,7 @@ from scalescope.analysis.statistics import mean_of_known, median_of_known
 from scalescope.analysis.telemetry import TelemetrySummary, telemetry_summary
 from scalescope.experiment.observed import replicas_of
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.attach_job import AGAIN, OBSERVED
+from scalescope.results.ranks import AGAIN, OBSERVED
 from scalescope.results.result import EVENTS, RankRecord, Result, number_in
 
 _OUTLIER_MADS = 10 * 1.4826  # MAD times 1.4826 estimates a standard deviation
@@ -29,7 +29,7 @@ class LaunchSummary:
     window_s: float
     samples: int | None  # None is unknown, which it is of some commands
     started_s: float
-    rank_means_s: tuple[float, ...]  # of each rank by itself: they differ where nothing makes them wait
+    rank_means_s: tuple[float, ...]  # of each rank separately: they differ where nothing makes them wait
     drifting_ranks: tuple[int, ...]  # whose steps changed during the window beyond their own noise
     outliers: tuple[tuple[int | None, int], ...]  # (rank, measured step); no rank where several share it
     product_changes: tuple[float | None, ...]  # of each rank's bare matrix product, ln(after ÷ before)

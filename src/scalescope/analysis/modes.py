@@ -1,4 +1,4 @@
-"""Two modes: whether times fall into two groups far apart, so that a median jumps from one to the other."""
+"""Two modes: whether times fall into two groups far apart; a median then jumps from one to the other."""
 
 import math
 import statistics

@@ -14,7 +14,7 @@ class RunLoad:
     """Means over all launches of a run, those that were repeated included."""
 
     mean: OtherLoad
-    launches: int  # of which anything is known
+    launches: int  # with known other load
     disturbed: int  # of these
 
     @property

@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scalescope.experiment.recordings import records_breakdown, timed_training_of
+from scalescope.experiment.explanations import records_breakdown, timed_training_of
 from scalescope.results.result import RankRecord, Result, number_in, undisturbed
 from scalescope.results.traces import step_parts
-from scalescope.results.traces.products import FORMATS
+from scalescope.results.traces.products import FORMATS, PADDED_PRODUCTS
 from scalescope.results.traces.replay import REPLAYS
 from scalescope.results.traces.step_parts import PREFIX, STEP
 
@@ -33,12 +33,31 @@ class SyncSite:
     operation: str  # what waits, such as aten::item
     per_step: float
     time_s: float | None = None  # of the host on this line per step, without a profiler
-    from_trace: bool = False  # found in the trace alone, so that only the operation is known
+    from_trace: bool = False  # found in the trace alone: only the operation is known
 
     @property
     def location(self) -> str:
         """`model.py:31`; empty where only the operation is known."""
         return f"{self.file}:{self.line}" if self.file else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddedProduct:
+    """A matrix product whose shapes do not fill rows of matrix units, timed alone, unchanged and padded."""
+
+    operation: str
+    shapes: str
+    number_format: str
+    odd: str  # the extents that do not fit
+    per_step: float
+    step_s: float  # all of them, in the recorded steps
+    time_s: float
+    padded_s: float
+
+    @property
+    def saved_s(self) -> float:
+        """Per step: what padding saved when it was timed, of the time in recorded steps."""
+        return self.step_s * max(0.0, 1.0 - self.padded_s / self.time_s) if self.time_s > 0.0 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +104,7 @@ class StepFlops:
     model: float  # what the model needs
     device: float  # what the GPU computes: with activations that are computed again
     by_format: Mapping[str, float]  # of the device
-    unlinked: float  # the share of time in products of which no shapes are known
+    unlinked: float  # the share of time in products with unknown shapes
 
     @property
     def is_whole(self) -> bool:
@@ -153,6 +172,7 @@ class StepRecording:
     releases: float | None = None  # cudaFree per step
     recomputed_s: float | None = None  # in kernels that compute activations again in the backward pass
     replays: tuple[ReplayedStep, ...] = ()  # with hosts of several speeds
+    padded_products: tuple[PaddedProduct, ...] = ()
     flops: StepFlops | None = None
     product_flops_per_s: Mapping[str, float] | None = None  # of a bare matrix product, by number format
     busy_waits_s: float | None = None  # of the host, waiting for a GPU that is busy: no line is to blame
@@ -239,6 +259,7 @@ def _recording(record: RankRecord) -> StepRecording | None:
         releases=record.number("releases_per_step"),
         recomputed_s=record.number("recomputed_s"),
         replays=_replays(record),
+        padded_products=_padded(record),
         flops=_flops(record),
         product_flops_per_s=_products(record),
         busy_waits_s=record.number("busy_waits_s"),
@@ -257,6 +278,29 @@ def _replays(record: RankRecord) -> tuple[ReplayedStep, ...]:
     rows = [{name: number_in(row, name) for name in names} for row in record.tables.get(REPLAYS, ())]
     known = [{name: value for name, value in row.items() if value is not None} for row in rows]
     return tuple(ReplayedStep(**row) for row in known if len(row) == len(names))
+
+
+def _padded(record: RankRecord) -> tuple[PaddedProduct, ...]:
+    """All rows that are whole."""
+    rows = []
+    for row in record.tables.get(PADDED_PRODUCTS, ()):
+        per_step, step_s = number_in(row, "per_step"), number_in(row, "step_s")
+        time_s, padded_s = number_in(row, "time_s"), number_in(row, "padded_s")
+        if per_step is None or step_s is None or time_s is None or padded_s is None:
+            continue
+        rows.append(
+            PaddedProduct(
+                operation=str(row.get("operation")),
+                shapes=str(row.get("shapes")),
+                number_format=str(row.get("number_format")),
+                odd=str(row.get("odd")),
+                per_step=per_step,
+                step_s=step_s,
+                time_s=time_s,
+                padded_s=padded_s,
+            )
+        )
+    return tuple(rows)
 
 
 def _flops(record: RankRecord) -> StepFlops | None:

@@ -18,7 +18,7 @@ from scalescope.results.result import Result
 
 Round = Hashable
 _ADJACENT_S = 900.0  # between two launches of a round: longer ago, the machine was another one
-ENOUGH_QUIET = 3  # rounds without a disturbance, so that the others are not needed
+ENOUGH_QUIET = 3  # rounds without a disturbance: the others are then not needed
 _ALIKE_CORES, _ALIKE_SHARE = 0.5, 0.35  # by which the load of two launches of a round may differ
 _ITERATIONS, _CONVERGED = 1000, 1e-12
 
@@ -49,7 +49,7 @@ class Cell:
 
 
 def cell_of(result: Result, round_: Round | None) -> Cell:
-    """A launch as it is compared with others."""
+    """A launch in the form that is compared with others."""
     trial = result.trial
     return Cell(
         configuration=result.trial_id,

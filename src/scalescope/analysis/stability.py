@@ -1,6 +1,6 @@
 """Stability: whether a rank's speed changed during a launch by more than its own noise explains.
 
-Every rank is judged by itself. The slowest of many ranks is an order statistic, which moves with the number
+Every rank is judged separately. The slowest of many ranks is an order statistic, which moves with the number
 of ranks though none of them does.
 """
 

@@ -36,7 +36,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Sample(Sequence[float]):
-    """A figure of several launches, each with the round that it was made in; None is no round."""
+    """A figure of several launches, each with the round that it was made in; None means no round."""
 
     values: tuple[float, ...]
     rounds: tuple[Hashable, ...]

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalescope.errors import BadInput
-from scalescope.results.ranks.attach_job import JOB_VARIABLE
-from scalescope.results.ranks.rank_job import RANK_VARIABLE
+from scalescope.results.ranks import JOB_VARIABLE, RANK_VARIABLE
 
 
 class CalledInRank(BadInput):
@@ -16,7 +15,7 @@ class CalledInRank(BadInput):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What was passed to `scalescope.scale` and the like; `options` are names that are no settings."""
+    """What was passed to `scalescope.scale` and the like; `options` are names that are not settings."""
 
     build: Any = None
     settings: Mapping[str, Any]

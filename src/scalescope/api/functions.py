@@ -17,7 +17,7 @@ _CELL_FOLDER = "ipykernel_"  # where ipykernel says that cells lie; a debugger r
 
 
 def reference_of(build: Any) -> str:
-    """FILE.py:FUNCTION or MODULE:FUNCTION of a function; text is passed on as it is."""
+    """FILE.py:FUNCTION or MODULE:FUNCTION of a function; text is passed on unchanged."""
     if isinstance(build, str):
         return build
     kind = _why_not_importable(build)

@@ -56,7 +56,7 @@ def train(
     from scalescope.api.results import Trained
     from scalescope.api.running import measure
     from scalescope.api.study_options import profiling_of
-    from scalescope.studies.training.train import TrainStudy
+    from scalescope.studies.train import TrainStudy
 
     options = ("build", "breakdown", "profile", "profile_steps", "progress", "resume")
     call = Call(build=build, settings=settings, progress=progress, resume=resume, options=options)
@@ -81,7 +81,7 @@ def comm(
 
     from scalescope.api.results import Collectives
     from scalescope.api.running import measure
-    from scalescope.studies.comm.comm import CommStudy, rate_from
+    from scalescope.studies.comm import CommStudy, rate_from
 
     options = ("min_busbw", "json_nccl", "progress", "resume")
     call = Call(settings=settings, progress=progress, resume=resume, options=options)

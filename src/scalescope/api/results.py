@@ -107,7 +107,7 @@ class StoredRun:
 
     def _repr_html_(self) -> str:
         """The same as a fragment of a page, for notebooks."""
-        from scalescope.report.render.fragment import html_fragment
+        from scalescope.report.render.page import html_fragment
 
         return html_fragment((*self._first_sections(), *self._last_sections()))
 
@@ -187,7 +187,7 @@ def _is_asked_for(result: Result) -> bool:
 
 
 def _as_text(sections: tuple[Section, ...], width: int, verbose: bool) -> str:
-    """Sections as a terminal without colours shows them; a notebook must not display them by itself."""
+    """Sections as a terminal without colours shows them; a notebook must not display them automatically."""
     from rich.console import Console
 
     from scalescope.report.render.terminal import show

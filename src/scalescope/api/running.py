@@ -17,10 +17,10 @@ from scalescope.api.settings import entries_of
 from scalescope.errors import BadInput, Interrupted, ScalescopeError
 from scalescope.experiment.given import Entries, Given
 from scalescope.experiment.trial import Trial
-from scalescope.launch.attached.rank_context import rank_context
+from scalescope.launch.torchrun.rank_context import rank_context
 from scalescope.progress.terminal import TerminalWatcher
 from scalescope.report.section import Section
-from scalescope.results.ranks.rank_placement import RankPlacement
+from scalescope.results.ranks import RankPlacement
 from scalescope.results.result import Result
 from scalescope.studies.prepared import prepare
 from scalescope.studies.request import Request
@@ -46,7 +46,7 @@ def measure(study: Study, call: Call, result_type: type[RunType]) -> RunType:
 def _measured(study: Study, call: Call, result_type: type[RunType]) -> RunType:
     if rank_context(os.environ) is not None:
         raise BadInput(
-            f"scalescope.{study.verb}() starts ranks by itself and cannot be called under torchrun or srun; "
+            f"scalescope.{study.verb}() starts its own ranks and cannot be called under torchrun or srun; "
             f"run the script with python, or use the command scalescope {study.verb} there"
         )
     prepared = prepare(study, _request_of(study, call))  # bad input is refused before torch is loaded
@@ -79,7 +79,7 @@ def _workload(call: Call) -> Entries:
     if call.build is None:
         return {}
     if "workload" in call.settings:
-        raise BadInput("workload=: is another name for build; give one of them")
+        raise BadInput("workload=: is another name for build; give only one of them")
     return {"workload": (Given(reference_of(call.build), "build="),)}
 
 
@@ -87,7 +87,7 @@ def _workload(call: Call) -> Entries:
 def _stoppable() -> Iterator[None]:
     """Turn the first signal into `Interrupted`, which keeps what is done, and then into what it would be.
 
-    Outside the main thread signals are left alone, and so are handlers of one's own for others than SIGINT.
+    Outside the main thread signals are left alone, and so are the user's handlers for others than SIGINT.
     """
     caught: list[int] = []
 

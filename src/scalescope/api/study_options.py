@@ -5,12 +5,12 @@ from typing import Any
 
 from scalescope.catalog.setting import threshold_from
 from scalescope.errors import BadInput
-from scalescope.studies.trace.profiling import Profiling
+from scalescope.studies.trace import Profiling
 from scalescope.studies.tuning.tune import TuneStudy, levers_from
 
 
 def profiling_of(steps: int) -> Profiling:
-    """A trace of so many steps of all ranks."""
+    """A trace of this many steps of all ranks."""
     return Profiling(steps=_whole_number("profile_steps", steps, 1, 100))
 
 

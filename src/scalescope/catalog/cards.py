@@ -19,9 +19,8 @@ _SINGULAR = {
     "strategies": "strategy",
     "levers": "lever",
     "benchmarks": "benchmark",
-    "collectives": "collective",
 }
-# Kinds of which a trial has one card, and the setting that names it.
+# Kinds with exactly one card per trial, and the setting that names the card.
 CHOOSERS = {"workloads": "workload", "data": "data", "strategies": "strategy"}
 
 

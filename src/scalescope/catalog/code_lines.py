@@ -1,4 +1,4 @@
-"""What a value of a lever is in a PyTorch script of one's own: lines, by the part of the script."""
+"""The lines of code that set a lever's value in a user's PyTorch script, by the part of the script."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,7 +78,7 @@ class CodeLine:
 
     @property
     def source(self) -> str:
-        """The piece as it is written."""
+        """The piece as written."""
         return f"{self.argument}={self.text}" if self.argument else self.text
 
     @property

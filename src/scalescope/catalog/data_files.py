@@ -21,7 +21,7 @@ class FilesOnDisk(DataTraits):
 
     data_dir: str | None = setting(
         None,
-        "Folder with the files of the data set; without it, the Python package datasets downloads them.",
+        "Folder with the data set's files; without it, the Python package datasets downloads them.",
         sweep=False,
         holds_path=True,
     )

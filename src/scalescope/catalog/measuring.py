@@ -15,28 +15,28 @@ class Measuring:
     repeats: int = setting(
         1,
         "Launches per trial, interleaved in random order. The launch is the statistical unit: "
-        "an interval needs at least 2, a claim at least 5.",
+        "an interval requires at least 2 launches, a claim at least 5.",
         low=1,
         high=10_000,
         sweep=False,
         common="Run",
-        brief="Launches per row; 5 allow a claim.",
+        brief="Launches per trial; a claim needs 5.",
     )
     repeat_disturbed: bool = setting(
         True,
-        "Repeat launches that other processes disturbed, at most as often as launches were asked for; "
-        "what still is disturbed is left out where the trial has other launches.",
+        "Repeat launches that other processes disturbed, adding at most as many launches as were requested. "
+        "Launches that are still disturbed are left out if the trial has others.",
         sweep=False,
     )
     budget: float | None = setting(
         None,
-        "Time budget of the run (90s, 10m, 2h), loading torch included; a launch that would exceed it is not "
-        "started, or ended.",
+        "Time budget of the run (90s, 10m, 2h), including the time to load torch. A launch that would exceed "
+        "it is not started, or is stopped.",
         kind="duration",
         low=1,
         sweep=False,
         common="Run",
-        brief="Time for the run: 90s, 10m, 2h.",
+        brief="Time budget of the run: 90s, 10m, 2h.",
     )
     name: str | None = setting(None, "Name of the run, shown in results and reports.", sweep=False)
     output_dir: str | None = setting(
@@ -50,18 +50,18 @@ class Measuring:
     redact_env: bool = setting(
         True,
         "Do not store secrets of --env, --vary and the command: values named like keys (KEY, TOKEN, "
-        "PASSWORD, ...), or that look like keys (hf_..., a password in a URL, ...). To continue or repeat "
-        "such a run, set the variables that it asks for.",
+        "PASSWORD, ...), and values that look like keys (hf_..., a password in a URL, ...). To continue or "
+        "repeat such a run, set the variables that it asks for.",
         sweep=False,
     )
     allow_oom: bool = setting(
         False,
-        "Start also what needs more memory than there is by its forecast, which is refused otherwise.",
+        "Run even if the forecast exceeds the available memory; such trials are refused otherwise.",
         sweep=False,
     )
     init_timeout: float = setting(
         INIT_TIMEOUT_S,
-        "Time limit for loading torch, for starting the ranks and for joining the process group.",
+        "Time limit for loading torch, starting the ranks and joining the process group.",
         kind="duration",
         low=1,
         sweep=False,
@@ -71,8 +71,8 @@ class Measuring:
     )
     stall_timeout: float | None = setting(
         None,
-        "Time without progress after which a measured rank counts as hung; auto is 30 s or 20 times the "
-        "slowest warm-up step, whichever is longer.",
+        "A measured rank without progress for this long counts as hung; auto is 30 s or 20 times the slowest "
+        "warm-up step, whichever is longer.",
         kind="duration",
         low=0.1,
         none_word="auto",
@@ -87,7 +87,7 @@ class Measuring:
     )
     end_timeout: float = setting(
         1.0,
-        "Time that a training command gets to end after SIGTERM, before SIGKILL.",
+        "Time between SIGTERM and SIGKILL when a training command is stopped.",
         kind="duration",
         low=0.1,
         sweep=False,

@@ -11,14 +11,14 @@ from scalescope.errors import BadInput, CannotRun
 
 _H200 = "docs/measurements/2026-11-15-h200-levers.md"
 _PINNED = {
-    "yes": "start each rank with `taskset -c CORES`, with cores of its own next to its GPU "
+    "yes": "start each rank with `taskset -c CORES`, with its own cores, close to its GPU "
     "(`nvidia-smi topo -m` lists them)",
     "no": "start the ranks without taskset, numactl or --cpu-bind",
 }
 
 
 def _threads(count: int | None, context: ScriptContext) -> Code:
-    """Math libraries read the variable when they are loaded; a command can be given it as it is."""
+    """Math libraries read the variable when they are loaded; for a command it is set in the environment."""
     if count is None:
         return Code()
     if context.strategy == SCRIPT:
@@ -52,7 +52,7 @@ class Placement:
         "Device of the ranks; auto uses GPUs if there are any.",
         choices=("cpu", "cuda", "auto"),
         common="Ranks",
-        brief="cpu, or cuda where there are GPUs.",
+        brief="cpu or cuda; auto uses GPUs if present.",
     )
     backend: str = setting(
         "auto",
@@ -61,8 +61,8 @@ class Placement:
     )
     threads_per_rank: int | None = setting(
         None,
-        "CPU threads per rank; auto divides the cores by the largest world size of the run, "
-        "so that a rank has as many threads alone as among others.",
+        "CPU threads per rank; auto divides the cores by the run's largest world size and uses "
+        "that number for every world size.",
         low=1,
         high=4096,
         none_word="auto",
@@ -83,7 +83,7 @@ class Placement:
     )
     pin_cores: str = setting(
         "auto",
-        "Pin every rank to its own cores, next to its GPU if it has one; auto pins CPU ranks if there are "
+        "Pin each rank to its own cores, close to its GPU if it has one; auto pins CPU ranks if there are "
         "enough cores, and does not pin GPU ranks.",
         choices=("auto", "yes", "no"),
         lever=Lever(
@@ -98,18 +98,18 @@ class Placement:
     )
     oversubscribe: bool = setting(
         False,
-        "Let several ranks share a GPU, or more than 32 a core. This exercises the code path; the result is "
-        "not a scaling measurement.",
+        "Allow several ranks per GPU, or more than 32 per core. This only exercises the code path; the "
+        "result is not a scaling measurement.",
     )
     link: str | None = setting(
         None,
-        "Emulate a network link of this rate for every rank, each in its own network namespace: 100mbit, "
-        "1gbit, or 0:1gbit,1:100mbit per rank. Requires Linux and root; repeat for a sweep.",
+        "Emulate a network link with this rate for each rank, in its own network namespace: 100mbit, 1gbit, "
+        "or 0:1gbit,1:100mbit per rank. Requires Linux and root; repeat for a sweep.",
         kind="link",
     )
     split_gpu: int | None = setting(
         None,
-        "Give every rank 1/N of one GPU's multiprocessors (CUDA MPS), with real NCCL communication. Memory "
+        "Give each rank 1/N of one GPU's multiprocessors (CUDA MPS), with real NCCL communication. Memory "
         "bandwidth, cache and power are still shared.",
         low=2,
         high=48,
@@ -125,14 +125,14 @@ class Placement:
     )
     env: str = setting(
         None,
-        "NAME=VALUE for the environment of the ranks (NCCL_ALGO, OMP_NUM_THREADS, ...). "
-        "Repeat for more names; the same name twice is a sweep.",
+        "NAME=VALUE: set an environment variable of the ranks (NCCL_ALGO, OMP_NUM_THREADS, ...). "
+        "Repeat for more variables; the same name twice is a sweep.",
         kind="env",
         lever=Lever(
             tries=("NCCL_ALGO=Ring", "NCCL_ALGO=Tree", "NCCL_PROTO=Simple", "NCCL_PROTO=LL128"),
             needs=("nccl", "ranks"),
             changes="rounding",
-            expects=(ExpectedEffect(factors={"communication": 1.0}, source="NCCL chooses by itself"),),
+            expects=(ExpectedEffect(factors={"communication": 1.0}, source="NCCL already chooses"),),
             code=_environment,
         ),
     )

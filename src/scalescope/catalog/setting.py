@@ -16,7 +16,7 @@ from scalescope.errors import BadInput
 Scalar = bool | int | float | str | None
 Kind = Literal["bool", "int", "float", "str", "duration", "bytes", "env", "link"]
 
-# Every value a flag or a file gives is text first and parsed here, so that YAML's own guesses
+# Every value from a flag or a file is text first and parsed here: YAML's own guesses
 # (`no` is False, `0777` is 511, `1:30` is 90) never reach a measurement.
 _WHOLE = re.compile(r"[+-]?(0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -102,7 +102,7 @@ class Lever:
     fails_where: typing.Mapping[Scalar, str] = dataclasses.field(default_factory=dict)
     # Values that `all` leaves out, and why; naming the lever tries them.
     on_request: typing.Mapping[Scalar, str] = dataclasses.field(default_factory=dict)
-    # What a value is in a script of one's own, relative to PyTorch's defaults.
+    # What a value is in a user's script, relative to PyTorch's defaults.
     code: Callable[[Any, ScriptContext], Code] | None = None
 
     def tries_on(self, device: str) -> tuple[Scalar, ...]:
@@ -292,7 +292,7 @@ def threshold_from(text: str, origin: str) -> float:
     """The share of a percentage such as 3%."""
     match = _PERCENT.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None or not 0.0 < float(match[1]) < 100.0:
-        raise BadInput(f"{origin}: expected a share such as 3%, got {text!r}")
+        raise BadInput(f"{origin}: expected a percentage such as 3%, got {text!r}")
     return float(match[1]) / 100.0
 
 

@@ -36,14 +36,14 @@ class Slurm:
     account: str | None = setting(None, "Account to charge.", sweep=False)
     time: str | None = setting(
         None,
-        "Time limit: 30m, 2h or SLURM's 1-12:00:00, at least 5m; a job that reaches it is requeued and "
-        "continues.",
+        "Time limit of the job: 30m, 2h or SLURM's 1-12:00:00, at least 5m. A job that reaches it is "
+        "requeued and continues.",
         sweep=False,
     )
     queue_timeout: float | None = setting(
         None,
-        "Time limit for waiting in the queue: 30m, 2h; a job that waits longer is cancelled. Without one the "
-        "command waits for ever.",
+        "Time limit for waiting in the queue: 30m, 2h; a job that waits longer is cancelled. Without it, the "
+        "command waits indefinitely.",
         kind="duration",
         low=1,
         sweep=False,

@@ -58,10 +58,10 @@ class Training:
     measures_by_purpose: ClassVar[Mapping[str | None, str]] = {}
     launch_figure: ClassVar[str | None] = "step time"  # shown while a run fills up
     oom_is_result = False
-    measures_time = True  # so that other load changes what it measures
+    measures_time = True  # other load changes what it measures
     optional_purposes: ClassVar[tuple[str, ...]] = ()  # launches whose failure does not fail the run
     lists_failures_as_training = True  # in results.json
-    takes_commands: ClassVar[bool] = False  # a training command can be measured as it is
+    takes_commands: ClassVar[bool] = False  # a training command can be measured unchanged
 
     workload: str = setting(
         "mlp",
@@ -91,7 +91,7 @@ class Training:
     )
     batch_size: int | None = setting(
         PerDevice(cpu=256, cuda=4096),
-        "Samples per rank and step: the work grows with the number of ranks (weak scaling).",
+        "Samples per rank, per step: the work grows with the number of ranks (weak scaling).",
         low=1,
         high=2**31,
         lever=Lever(multiples=(2, 8, 32, 128), changes="the job", code=_batches_of),
@@ -105,11 +105,11 @@ class Training:
         high=2**31,
         lever=Lever(multiples=(2, 8, 32, 128), changes="the job", code=_global_batches_of),
         common="Job",
-        brief="Over all ranks (strong scaling), instead.",
+        brief="Total over all ranks (strong scaling).",
     )
     optimizer: str = setting(
         "sgd",
-        "sgd updates each parameter once per step; adamw keeps two more copies of them and costs more.",
+        "sgd updates parameters without extra state; adamw keeps two values per parameter and costs more.",
         choices=tuple(STATE_VALUES),
     )
     fused_optimizer: bool = setting(
@@ -174,5 +174,5 @@ def _shares(values: Mapping[str, Any]) -> int:
 
 
 def _accumulation_steps(values: Mapping[str, Any]) -> int:
-    """A command accumulates by itself, and does not say so."""
+    """A command may accumulate gradients without telling us."""
     return int(values.get("accumulation_steps", 1))

@@ -30,9 +30,9 @@ class WorkloadTraits:
     has_attention: ClassVar[bool] = False
     brings_data: ClassVar[bool] = False  # with batches of its own, perhaps of one size only
     counts_operations: ClassVar[bool] = False  # by running it, for want of a formula
-    is_command: ClassVar[bool] = False  # a command that trains by itself; we look on from inside
+    is_command: ClassVar[bool] = False  # a command with its own training loop; we observe from inside
     levers: ClassVar[tuple[str, ...] | None] = None  # the cards of levers that apply to it; None: all
-    # Settings of other cards that it decides by itself: they cannot be given, and no trial claims them.
+    # Settings of other cards that the command decides: they cannot be given, and no trial claims them.
     decides: ClassVar[tuple[str, ...]] = ()
 
     @staticmethod
@@ -48,7 +48,7 @@ class WorkloadTraits:
         return None
 
     def tokens_per_sample(self) -> int | None:
-        """Tokens in a sample, padding included; None where samples are no text."""
+        """Tokens in a sample, padding included; None where samples are not text."""
         return None
 
     def least_step_s(self) -> float:
@@ -126,8 +126,8 @@ class StrategyTraits:
 
     @staticmethod
     def code(context: ScriptContext) -> Code:
-        """What wraps a model with this strategy in a script of one's own."""
+        """What wraps a model with this strategy in a user's script."""
         return Code(instead="it is a strategy of scalescope, which PyTorch does not have")
 
-    # False: forward runs a whole schedule, backward included, so that activations cannot be measured alone.
+    # False: forward runs a whole schedule, backward included, and activations cannot be measured alone.
     has_separate_backward: ClassVar[bool] = True

@@ -11,8 +11,7 @@ import click
 
 from scalescope.cli import front_page
 from scalescope.cli.help_pages import with_help_all
-from scalescope.cli.interruption import keyboard_interrupts
-from scalescope.cli.streams import clean_output, code_after_output
+from scalescope.cli.streams import clean_output, code_after_output, keyboard_interrupts
 from scalescope.errors import ExitCode, Interrupted, ScalescopeError
 from scalescope.results.printable import printable
 from scalescope.version import __version__

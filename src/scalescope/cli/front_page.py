@@ -2,7 +2,7 @@
 
 Loading click and the options of every verb takes several times longer than making this page. The page is the
 text that click would print (a test compares them). A verb's line is read from the source of its module, where
-the docstring of the function `command` is its help, so that nothing is imported and nothing is registered.
+the docstring of the function `command` is its help; nothing is imported and nothing is registered.
 """
 
 import ast

@@ -68,7 +68,7 @@ def line_of(verb: str, flags: Iterable[Flag], command: Sequence[str]) -> str:
 
 def on_several_ranks(verb: str, flags: Sequence[Flag], command: Sequence[str]) -> str:
     """What to type to measure a command on several ranks, or what its script lacks for that."""
-    from scalescope.analysis.commands.several_ranks import obstacle
+    from scalescope.analysis.commands import obstacle
 
     problem = obstacle(command, Path.cwd())
     if problem is not None:

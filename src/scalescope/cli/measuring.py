@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from scalescope.catalog.measuring import NEXT_LAUNCH
-from scalescope.cli.interruption import interruptible
 from scalescope.cli.options import given_flags, own_keys
+from scalescope.cli.streams import interruptible
 from scalescope.errors import BadInput, Interrupted
 from scalescope.experiment.given import Entries
 from scalescope.studies.study import Report, Study
 
 if TYPE_CHECKING:
-    from scalescope.launch.attached.rank_context import RankContext
+    from scalescope.launch.torchrun.rank_context import RankContext
     from scalescope.progress.terminal import TerminalWatcher
     from scalescope.studies.prepared import Prepared
     from scalescope.studies.request import Request
 
 _OWN_RANKS = (
-    "a command starts its own ranks: run scalescope without torchrun or srun, and put torchrun into the "
-    "command"
+    "a command starts its own ranks: run scalescope without torchrun or srun, and put torchrun in the command"
 )
 
 
@@ -45,11 +44,11 @@ def measure(study: Study, arguments: dict[str, Any]) -> NoReturn:
 def follow_rank_0(study: Study, request: "Request", job_flags: Entries) -> "RankContext | None":
     """Where torchrun or srun started this process: its place. Ranks other than 0 stay in here until the end:
     they only do what rank 0 publishes."""
-    from scalescope.launch.attached.rank_context import rank_context
+    from scalescope.launch.torchrun.rank_context import rank_context
 
     context = rank_context(os.environ)
     if context is not None and context.rank != 0:
-        from scalescope.launch.attached.follower import follow
+        from scalescope.launch.torchrun.children import follow
         from scalescope.studies.slurm.slurm_request import refuse_job_in_job
 
         refuse_job_in_job(job_flags)
@@ -128,7 +127,7 @@ def _check_only_launch(study: Study, only: int | str | None) -> None:
     """Refuse a number where results decide what is launched, and `next` where the plan does."""
     if only is not None and study.takes_turns != (only == NEXT_LAUNCH):
         works = f"it takes {NEXT_LAUNCH}" if study.takes_turns else "it takes a number from 0"
-        raise BadInput(f"--only-launch: {only} is not for {study.verb}; {works}")
+        raise BadInput(f"--only-launch: {only} cannot be used with {study.verb}; {works}")
 
 
 def _is_restarted(prepared: "Prepared") -> bool:
@@ -159,7 +158,7 @@ def _on_slurm(
 
 def show_where(report: Report) -> None:
     """The result in a sentence, what to do next, and where the files are."""
-    from scalescope.report.render.text import command_line
+    from scalescope.report.render.cells import command_line
 
     if report.headline is not None:
         click.echo(f"\nIn short: {report.headline}")

@@ -127,7 +127,7 @@ class MeasuringCommand(VerbCommand):
         if ranks is not None and not needs_ranks:
             ours.append(["--world-size", str(ranks)])
         meant = on_several_ranks(verb, ours, command) if needs_ranks else line_of(verb, ours, command)
-        raise BadInput(f"{words[0]} is not an experiment file; a training command follows --: {meant}")
+        raise BadInput(f"{words[0]} is not an experiment file; put a training command after --: {meant}")
 
     def _flags_of_script(self) -> set[str]:
         """The flags that cannot be given with a command: the script takes these."""
@@ -156,7 +156,7 @@ def _refuse_one_world_size(ctx: click.Context, typed: list[str], words: tuple[st
     if takes_world_size(joined(words)) or any(ctx.params.get(name) for name in decided):
         return
     meant = on_several_ranks(ctx.command_path, [[word] for word in typed], words)
-    raise BadInput(f"{ctx.info_name} compares numbers of ranks, and this command takes none: {meant}")
+    raise BadInput(f"{ctx.info_name} compares world sizes, and this command does not take one: {meant}")
 
 
 def own_keys(command: click.Command) -> frozenset[str]:
@@ -247,7 +247,7 @@ class Shortcut(VerbOption):
     def __init__(self, setting: Setting, heading: str) -> None:
         assert setting.shortcut is not None
         name, self.value = setting.shortcut
-        text = f"Short for {setting.flag} {self.value}."
+        text = f"Same as {setting.flag} {self.value}."
         super().__init__(
             [f"--{name.replace('_', '-')}", name], is_flag=True, help=text, heading=heading, common=None
         )
@@ -283,28 +283,28 @@ def _launch_number(context: click.Context, option: click.Parameter, text: str | 
 def _switch_options() -> Iterator[click.Option]:
     yield _switch(
         ["--resume"],
-        "Continue a run that was stopped: the newest unfinished one, or the one in --output-dir.",
+        "Continue a stopped run: the newest unfinished one, or the one in --output-dir.",
         common=RUN,
         brief="Continue the newest unfinished run.",
         in_file=False,
     )
     yield _switch(
         ["--dry-run"],
-        "Show the trials and about how long they take; measure nothing.",
+        "Show the planned trials and their estimated time; measure nothing.",
         common=RUN,
-        brief="Show what would be measured, and how long.",
+        brief="Show the plan and its estimated time.",
         in_file=False,
     )
     yield _switch(
         ["--trust"],
-        "With --resume: run the commands and shell lines that a run folder stores, whoever wrote them.",
+        "With --resume: run the commands and shell lines stored in the run folder, whoever wrote them.",
         in_file=False,
     )
     yield _switch(["--strict"], "Exit with code 6 if the measurement is unstable.")
     yield _switch(["--yes"], "Allow more than 10,000 trials.")
     yield _switch(
         ["-v", "--verbose"],
-        "Show all columns, intervals, causes of instability and how figures were computed.",
+        "Show all columns, intervals, causes of instability, and how figures were computed.",
         common=RUN,
         brief="All columns, intervals and causes of noise.",
         in_file=False,
@@ -313,9 +313,9 @@ def _switch_options() -> Iterator[click.Option]:
         ["--only-launch", "only_launch"],
         callback=_launch_number,
         metavar="NUMBER|next",
-        help="Run only the launches of this number, from 0; other commands with the same --output-dir run "
-        "the others. For torchrun or srun, which start new ranks in every command. tune takes next: the "
-        "launch that its results so far call for; exit code 10 is that there are no more.",
+        help="Run only launches with this number, counted from 0; other commands with the same --output-dir "
+        "run the rest. For torchrun or srun, which start new ranks per command. For tune, use next: the next "
+        "launch given the results so far; exit code 10 means that none is left.",
         heading=RUN,
         common=None,
         in_file=False,
@@ -340,7 +340,7 @@ def _slurm_options(study: type[Study]) -> Iterator[click.Option]:
         ["--setup", "setup"],
         multiple=True,
         metavar="TEXT",
-        help="Shell line to run before the ranks start (module load ...); repeat for more.",
+        help="Shell line to run before the ranks start (module load ...); repeat for more lines.",
         heading="SLURM",
         common=None,
     )
@@ -397,7 +397,7 @@ def _default_text(setting: Setting, study: type[Study] | None) -> str:
             f"{_value_text(other, setting)} with {name}" for name, other in _other_defaults(setting.name)
         ]
     if study is not None and _is_left_to_script(setting, study):
-        texts.append("the script's own with a command")
+        texts.append("the script's value with a command")
     return "; ".join(texts)
 
 
@@ -432,7 +432,7 @@ def _defaults_by_card() -> tuple[tuple[str, dict[str, Any]], ...]:
         ("your own workload" if name == "custom" else name, cards.card_in(kind, name).defaults)
         for kind in ("workloads", "data")
         for name in cards.names(kind)
-        if name != COMMAND  # which decides by itself
+        if name != COMMAND  # which has its own defaults
     )
 
 
@@ -478,7 +478,7 @@ def given_flags(context: click.Context) -> Entries:
             pieces = [piece for text in value for piece in text.split(",")]
             entries[setting.name] = tuple(Given(piece, setting.flag) for piece in pieces)
         elif len(value) > 1:
-            raise click.UsageError(f"{setting.flag} takes one value, but is given {len(value)} times")
+            raise click.UsageError(f"{setting.flag} takes one value, but was given {len(value)} times")
         else:
             entries[setting.name] = (Given(value[0], setting.flag),)
     _add_shortcuts(context, entries)
@@ -492,9 +492,9 @@ def _add_command(context: click.Context, entries: Entries) -> None:
     if words is None:
         return
     if not words:
-        raise click.UsageError("-- is for a training command, but none follows")
+        raise click.UsageError("-- must be followed by a training command")
     if COMMAND in entries:
-        raise click.UsageError("--command cannot be used with -- COMMAND; give one of them")
+        raise click.UsageError("--command cannot be used with -- COMMAND; give only one of them")
     entries[COMMAND] = (Given(joined(words), AFTER_DASHES),)
 
 
@@ -503,7 +503,9 @@ def _add_shortcuts(context: click.Context, entries: Entries) -> None:
         if isinstance(option, Shortcut) and context.params.get(option.name or ""):
             flag, name = option.opts[0], option.setting_name
             if name in entries:
-                raise click.UsageError(f"{flag} is short for --{name} {option.value}; give one of them")
+                raise click.UsageError(
+                    f"{flag} is the same as --{name} {option.value}; give only one of them"
+                )
             entries[name] = (Given(str(option.value), flag),)
 
 
@@ -524,6 +526,6 @@ def _named_entries(setting: Setting, pairs: tuple[str, ...]) -> Entries:
 no_waterfall = own_flag(
     "--waterfall/--no-waterfall",
     default=True,
-    help="Also measure what explains the lost speed, for the waterfall. [default: yes]",
-    brief="Measure only what was asked for, no causes.",
+    help="Also measure the causes of lost speed, for the waterfall. [default: yes]",
+    brief="Do not measure the causes of lost speed.",
 )

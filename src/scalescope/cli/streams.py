@@ -1,4 +1,4 @@
-"""Standard output and error as the command line needs them."""
+"""Output streams, interruption and the end of the command line."""
 
 import codecs
 import contextlib
@@ -7,11 +7,59 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import TextIO, cast
 
-from scalescope.errors import ExitCode
+from scalescope.cli.leaving import leave_at_once
+from scalescope.errors import ExitCode, Interrupted
 from scalescope.report.render.clean_stream import CleanStream
 from scalescope.results.printable import IN_ASCII
+
+# ---- Signals while measuring: the first asks to stop and keeps what is done, the second ends at once; alarms
+
+
+_SHOW_CURSOR = b"\x1b[?25h"
+# SIGUSR1 is how schedulers warn a job that its time is up or that it is preempted.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+
+@contextlib.contextmanager
+def keyboard_interrupts() -> Iterator[None]:
+    """Let SIGINT raise KeyboardInterrupt inside, where the entry point would have it end the process."""
+    if signal.getsignal(signal.SIGINT) is not leave_at_once:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, leave_at_once)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Turn the first stopping signal into `Interrupted`, raised where the main thread is."""
+    caught: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if caught:  # ranks and zygote are bound to our life and go with us
+            if sys.stderr.isatty():
+                os.write(2, _SHOW_CURSOR)  # the progress bar hides it
+            os._exit(128 + number)
+        caught.append(number)
+        raise Interrupted(number)
+
+    handled = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+    before = {number: signal.signal(number, handle) for number in handled}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# ---- Standard output and error as the command line needs them
+
 
 _ASCII = "ascii"
 # The same by another name: click takes a stream of ASCII for a broken one, and writes UTF-8 to it.
@@ -49,7 +97,7 @@ def code_after_output(code: int) -> int:
 
 
 def print_json(value: object) -> None:
-    """Print JSON of which nothing has to be spelled out: a clean stream would break it."""
+    """Print JSON without replacing characters: a clean stream would break it."""
     import json
 
     print(json.dumps(value, indent=1).replace("\x7f", "\\u007f"))

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Protocol
 
-from scalescope.analysis.commands.batches import can_set_batch
+from scalescope.analysis.commands import can_set_batch
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.catalog.cards import all_settings
 from scalescope.catalog.code_lines import CodeLine, ScriptContext
@@ -12,7 +12,7 @@ from scalescope.catalog.setting import settings_of
 from scalescope.diagnose.exchange import is_bound_by_network
 from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Advice
-from scalescope.experiment.same_job import BATCH
+from scalescope.experiment.explanations import BATCH
 from scalescope.experiment.trial import Trial
 from scalescope.results.run_commands import PROGRAM, Argv, command_on, flags_of
 

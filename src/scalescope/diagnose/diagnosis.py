@@ -4,10 +4,11 @@ import dataclasses
 import importlib
 import itertools
 import pkgutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
+from typing import Any
 
-from scalescope.analysis.prediction.forecasts.gains import gains_by_trial
+from scalescope.analysis.prediction.answer import gains_by_trial
 from scalescope.diagnose import rules, run_rules, step_rules
 from scalescope.diagnose.facts import Facts, facts_of
 from scalescope.diagnose.finding import Abstention, Advice, Diagnosis, Finding
@@ -16,7 +17,8 @@ from scalescope.results.ledger import LedgerEntry
 from scalescope.results.run import Run
 
 Outcome = Finding | Abstention
-_LEAST_LEFT = 0.01  # of the speed: a finding of which less is left costs nothing
+_RULE = "_rule"
+_LEAST_LEFT = 0.01  # of the speed: a finding with less left costs nothing
 NO_GAINS: Mapping[str, Mapping[str, float]] = {}
 
 
@@ -88,18 +90,28 @@ def _step_outcomes(steps: tuple[StepFacts, ...]) -> Iterator[Outcome]:
             yield outcome
 
 
-def _rules(package: ModuleType) -> Iterator[ModuleType]:
-    for module in pkgutil.iter_modules(package.__path__):
-        yield importlib.import_module(f"{package.__name__}.{module.name}")
+def _rules(package: ModuleType) -> list[Callable[..., object]]:
+    """The functions of a package's modules whose names end in `_rule`, in the order of their names."""
+    modules = (
+        importlib.import_module(f"{package.__name__}.{m.name}")
+        for m in pkgutil.iter_modules(package.__path__)
+    )
+    found = {
+        name: value
+        for module in modules
+        for name, value in vars(module).items()
+        if name.endswith(_RULE) and callable(value)
+    }
+    return [found[name] for name in sorted(found)]
 
 
-def _applied(module: ModuleType, *arguments: object) -> tuple[Outcome, ...]:
+def _applied(rule: Callable[..., Any], *arguments: object) -> tuple[Outcome, ...]:
     """What a rule returns: one outcome, several or none. A failing rule must not cost a finished run its
     results."""
     try:
-        outcome: Outcome | tuple[Outcome, ...] | None = module.rule(*arguments)
+        outcome: Outcome | tuple[Outcome, ...] | None = rule(*arguments)
     except Exception as error:
-        name = module.__name__.rpartition(".")[2]
+        name = rule.__name__.removesuffix(_RULE)
         return (Abstention(rule=name, missing="the result", error=repr(error)),)
     if isinstance(outcome, tuple):
         return outcome

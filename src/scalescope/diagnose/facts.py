@@ -7,11 +7,10 @@ from typing import Any
 
 from scalescope.analysis.collectives import collective_rows
 from scalescope.analysis.comm.curve import Curve
-from scalescope.analysis.comm.expected import Expectable, expected_busbw
-from scalescope.analysis.comm.link_ends import link_ends
+from scalescope.analysis.comm.expected import Expectable, expected_busbw, link_ends
 from scalescope.analysis.comm.nccl_log import NcclChoices, logged_launches, nccl_choices
 from scalescope.analysis.comm.pairs import PairRow, pair_rows
-from scalescope.analysis.commands.batches import batch_text
+from scalescope.analysis.commands import batch_text
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.culprit import Straggler
 from scalescope.analysis.other_load import load_of
@@ -29,7 +28,7 @@ from scalescope.analysis.training.activity import activities_of
 from scalescope.analysis.training.pauses import PeriodicPauses, periodic_pauses
 from scalescope.analysis.training.uneven_work import UnevenWork, uneven_work
 from scalescope.diagnose.varied import varied_settings
-from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline
+from scalescope.experiment.explanations import at_per_rank_batch, single_rank_baseline
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import LARGEST_PARAMETERS, Result, number_in, results_by_trial
 from scalescope.results.run import Run
@@ -63,7 +62,7 @@ class Facts:
     one_rank: Configuration | None  # plain, with the same batch
     cores: int | None
     gpu_memory_bytes: int | None
-    pairs: tuple[PairRow, ...] = ()  # each two ranks by themselves
+    pairs: tuple[PairRow, ...] = ()  # each pair of ranks, measured alone
     nccl: NcclChoices | None = None  # what NCCL logged that it uses
     hosts: tuple[str, ...] = ()  # of each rank
     largest_parameters: tuple[LargeParameter, ...] = ()
@@ -71,7 +70,7 @@ class Facts:
     gpu_uuids: tuple[str | None, ...] = ()  # of each rank; None is unknown
     has_other_load: bool = False  # others used what the ranks needed, in some launches of the run
     uneven_work: UnevenWork | None = None  # batches of some ranks hold more, and that takes time
-    pauses: PeriodicPauses | None = None  # every so many steps, of some ranks or all
+    pauses: PeriodicPauses | None = None  # periodic, of some ranks or all
 
     @property
     def about(self) -> str:
@@ -165,7 +164,7 @@ class Facts:
 
     @property
     def communication_lost(self) -> float | None:
-        """Ranks' worth of speed that waiting for gradients costs; at most, where not measured by itself."""
+        """Ranks' worth of speed lost waiting for gradients; an upper bound unless measured separately."""
         if self.waterfall is None:
             return None
         known = self.lost(COMMUNICATION)
@@ -194,7 +193,7 @@ class Facts:
 
     @property
     def waiting_s(self) -> float | None:
-        """What communication adds to a step; an upper bound where it was not measured by itself."""
+        """What communication adds to a step; an upper bound where it was not measured separately."""
         lost = self.communication_lost
         return lost * self.step_s / self.ranks if lost else None
 

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.analysis.comm.curve import Curve
-from scalescope.analysis.commands.batches import batch_text
+from scalescope.analysis.commands import batch_text
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.events import StepEvents
 from scalescope.analysis.recording import ReplayedStep, StepRecording, fitted, recordings_of
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.training.activity import RankActivity, activities_of
-from scalescope.analysis.training.input_cost import input_cost
-from scalescope.analysis.training.loading import LoaderFacts, loading_of
+from scalescope.analysis.training.input import LoaderFacts, input_cost, loading_of
 from scalescope.analysis.training.model_facts import ModelFacts, model_facts
 from scalescope.analysis.training.pauses import PeriodicPauses, periodic_pauses
 from scalescope.analysis.training.step_waterfall import (
@@ -31,7 +30,7 @@ from scalescope.analysis.training.uneven_work import UnevenWork, uneven_work
 from scalescope.diagnose.facts import NetworkPath, curves_of, network_path
 from scalescope.diagnose.finding import Finding
 from scalescope.diagnose.varied import varied_settings
-from scalescope.experiment.ablations import (
+from scalescope.experiment.explanations import (
     at_per_rank_batch,
     single_rank_baseline,
     with_preloaded_input,
@@ -186,7 +185,7 @@ class StepFacts:
         return self.bounded(min(saved_s, most_s), *KERNEL_TERMS)
 
     def bounded(self, cost_s: float, *terms: str) -> float:
-        """At most what these terms of the breakdown have together; as it is where there is no breakdown."""
+        """At most what these terms of the breakdown have together; unchanged where there is no breakdown."""
         if self.waterfall is None:
             return cost_s
         return min(cost_s, math.fsum(self.waterfall.time_s(name) for name in terms))

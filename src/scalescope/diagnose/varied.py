@@ -1,8 +1,8 @@
-"""What differs between the trials of a run, so that a finding can name its configuration."""
+"""What differs between the trials of a run: how a finding names its configuration."""
 
 from collections.abc import Iterable
 
-from scalescope.analysis.commands.batches import OBSERVED_SETTINGS
+from scalescope.analysis.commands import OBSERVED_SETTINGS
 from scalescope.experiment.trial import ABLATIONS, Trial
 
 _SHOWN_ANYWAY = ("world_size", "batch_size", "global_batch_size", "strategy", *ABLATIONS)

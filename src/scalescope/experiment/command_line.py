@@ -42,7 +42,7 @@ class CommandNodes:
         return len(self.names) > 1
 
     def values(self, world_size: int) -> dict[str, int | str]:
-        """What stands for {nodes}, {ranks_per_node} and {first_node} where there are so many ranks."""
+        """The values of {nodes}, {ranks_per_node} and {first_node} for this number of ranks."""
         ranks = min(world_size, self.ranks_per_node or world_size)
         return {"nodes": -(-world_size // ranks), "ranks_per_node": ranks, "first_node": self.names[0]}
 
@@ -54,11 +54,13 @@ class CommandNodes:
             return
         if nodes > len(self.names):
             raise BadInput(
-                f"{world_size} ranks at {ranks} per node need {nodes} nodes, and the job has "
-                f"{len(self.names)}; ask for more nodes or more ranks per node"
+                f"{world_size} ranks at {ranks} per node require {nodes} nodes, and the job has "
+                f"{len(self.names)}; request more nodes or more ranks per node"
             )
         if nodes * ranks != world_size:
-            raise BadInput(f"{world_size} ranks do not fill nodes of {ranks}; use a multiple of {ranks}")
+            raise BadInput(
+                f"{world_size} ranks do not fill nodes of {ranks} ranks; use a multiple of {ranks}"
+            )
 
 
 def words_of(command: str) -> list[str]:
@@ -182,7 +184,7 @@ def check_entries(benchmark: str, verb: str, given: Entries) -> None:
         raise BadInput(f"{command.origin}: {verb} cannot measure a command; train, scale, tune and run can")
     for workload in given.get("workload", ()):
         if workload.text != COMMAND:
-            raise BadInput(f"{workload.origin} cannot be used with a command: give one of them")
+            raise BadInput(f"{workload.origin} cannot be used with a command; give only one of them")
     decided = decided_by_script(benchmark)
     for name, values in given.items():
         if name in decided:
@@ -190,7 +192,7 @@ def check_entries(benchmark: str, verb: str, given: Entries) -> None:
 
 
 def decided_by_script(benchmark: str) -> set[str]:
-    """The settings that a training command decides by itself."""
+    """The settings that a training command decides."""
     return set(cards.all_settings(benchmark)) - _usable(benchmark)
 
 

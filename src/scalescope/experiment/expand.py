@@ -16,7 +16,7 @@ from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial, Value
 
 MOST_TRIALS = 10_000
-_MOST_RANKS_PER_CORE = 32  # ranks that sleep share a core well; so many that compute hardly advance
+_MOST_RANKS_PER_CORE = 32  # ranks that sleep share a core well; this many computing ranks hardly advance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ def expand(experiment: Experiment, machine: Machine, *, many: bool = False) -> E
     """All trials an experiment asks for on `machine`; more than 10,000 only when `many` is wanted."""
     count = math.prod(len(values) for values in experiment.settings.values())
     if count > MOST_TRIALS and not many:
-        raise BadInput(f"the lists multiply to {count:,} trials; add --yes to run more than {MOST_TRIALS:,}")
+        raise BadInput(f"the lists combine to {count:,} trials; add --yes to run more than {MOST_TRIALS:,}")
     resolved, notes = resolve_placement(experiment, machine)
     names = list(resolved.settings)
     trials: dict[str, Trial] = {}
@@ -60,7 +60,7 @@ def resolve_placement(experiment: Experiment, machine: Machine) -> tuple[Experim
     _check_ranks_fit(settings, machine, notes)
     threads = settings.get("threads_per_rank", (None,))
     if threads != (None,) and _threads_by_variable(settings):
-        raise BadInput("--threads-per-rank cannot be used with --env OMP_NUM_THREADS; give one of them")
+        raise BadInput("--threads-per-rank cannot be used with --env OMP_NUM_THREADS; give only one of them")
     share = max(1, machine.cores // machine.ranks_on_a_host(max(worlds)))
     settings["threads_per_rank"] = tuple(
         dict.fromkeys(share if thread is None else thread for thread in threads)
@@ -164,7 +164,7 @@ def _trial(benchmark: str, asked: dict[str, Value], machine: Machine) -> Trial:
 
 
 def _without_decided(settings: Mapping[str, Value]) -> dict[str, Value]:
-    """The settings without those that the workload decides by itself, which nobody must take for chosen."""
+    """The settings without those that the workload decides, which must not be mistaken for chosen ones."""
     if "workload" not in settings:
         return dict(settings)
     decided = set(cards.card("workloads", settings["workload"]).decides) - set(cards.CHOOSERS.values())
@@ -210,7 +210,7 @@ def _card_name(class_name: str) -> str:
 
 
 def _fill_from_trials(experiment: Experiment, trials: tuple[Trial, ...]) -> Experiment:
-    """Write down every default that is the same in all trials, so that the request can be repeated."""
+    """Record each default that is the same in all trials, to make the request repeatable."""
     filled: dict[str, Any] = dict(experiment.settings)
     hidden = {
         name for name, versions in cards.all_settings(experiment.benchmark).items() if versions[0].internal

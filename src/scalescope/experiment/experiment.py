@@ -225,7 +225,7 @@ def _combinations(
     if count > _MOST_COMBINATIONS:
         origin = next(iter(named.values()))[0].origin
         raise BadInput(
-            f"{origin}: the {setting} lists multiply to {count:,} combinations; "
+            f"{origin}: the {setting} lists combine to {count:,} combinations; "
             f"at most {_MOST_COMBINATIONS:,} are allowed"
         )
     choices = [[(name, value.text) for value in values] for name, values in sorted(named.items())]
@@ -267,7 +267,7 @@ def _check_batch(settings: Mapping[str, tuple[Value, ...]], given: Entries) -> N
         raise BadInput(f"{given['batch_size'][0].origin}: batch_size must be a positive integer, got none")
     if "batch_size" in settings and "global_batch_size" in settings:
         raise BadInput(
-            f"{given['global_batch_size'][0].origin}: give batch_size (per rank, weak scaling) or "
+            f"{given['global_batch_size'][0].origin}: give either batch_size (per rank, weak scaling) or "
             "global_batch_size (all ranks, strong scaling), not both"
         )
 

@@ -1,9 +1,14 @@
-"""What a machine can do, as the probe found it: the facts that resolve `auto`."""
+"""The machine that a request is planned for: its nodes, and what stands in for hardware that it lacks."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from scalescope.experiment.trial import Trial
+
+# ---- What a machine can do, as the probe found it: the facts that resolve `auto`
+
 
 # Above this, a product in a shorter format cannot come from units made for it: those are about as fast as
 # fp32's or faster, and what torch does without them is tens of times slower. In between lies what a busy
@@ -80,7 +85,7 @@ class Machine:
         return worst_support(precision, sources)
 
     def ranks_on_a_host(self, ranks: int) -> int:
-        """How many of so many ranks share a host's cores."""
+        """How many of these ranks share a host's cores."""
         return ranks if self.ranks_per_node is None else min(ranks, self.ranks_per_node)
 
     @classmethod
@@ -110,3 +115,160 @@ def _known_facts(cls: type, record: dict[str, Any]) -> dict[str, Any]:
         for support in record.get("precisions", ())
     )
     return facts
+
+
+# ---- Number formats that a machine emulates: which trials use them, and what that costs
+
+
+# The settings that say in which format matrix products are computed. A communication hook is not among them:
+# casts and sums cost little in any format.
+_FORMAT_SETTINGS = ("precision", "fsdp_param_dtype")
+_DEVICES = {"cpu": "this processor", "cuda": "this GPU"}
+
+
+def emulated_in(trial: Trial, machine: Machine) -> tuple[PrecisionSupport, ...]:
+    """The formats of a trial that its device emulates."""
+    names = dict.fromkeys(str(trial.settings[name]) for name in _FORMAT_SETTINGS if name in trial.settings)
+    supports = (machine.support_of(name, trial.device) for name in names)
+    return tuple(support for support in supports if support.emulated)
+
+
+def emulation_text(support: PrecisionSupport, device: str) -> str:
+    """That a format is emulated, and what a matrix product in it costs where that was measured."""
+    if support.name == "tf32":  # a mode of the matrix units: without them, torch ignores it
+        return f"tf32 is not available on {_DEVICES[device]}: matrix products are computed in fp32"
+    text = f"{support.name} is emulated on {_DEVICES[device]}"
+    if support.slowdown is None:
+        return f"{text}, which may take many times as long as fp32"
+    return f"{text}: a matrix product takes about {_times(support.slowdown)} as long as in fp32"
+
+
+def emulation_notes(trials: Iterable[Trial], machine: Machine) -> tuple[str, ...]:
+    """One sentence for every format that the trials use and their device emulates."""
+    texts = dict.fromkeys(
+        emulation_text(support, trial.device) for trial in trials for support in emulated_in(trial, machine)
+    )
+    return tuple(f"{text}." for text in texts)
+
+
+def precisions_text(precisions: Precisions) -> str:
+    """`bf16 native (0.42 times as long as fp32), fp16 emulated`; unknown where nothing was measured."""
+    return ", ".join(map(_support_text, precisions)) or "unknown"
+
+
+def _support_text(support: PrecisionSupport) -> str:
+    state = "emulated" if support.emulated else "native" if support.native else "unknown"
+    measured = "" if support.slowdown is None else f" ({_times(support.slowdown)} as long as fp32)"
+    return f"{support.name} {state}{measured}"
+
+
+def _times(factor: float) -> str:
+    return f"{factor:.0f} times" if factor >= 10 else f"{factor:.2g} times"
+
+
+# ---- Several machines that work together: what they are as one, and in what they differ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDifference:
+    """Something that is not the same on all hosts, with the hosts that have each value."""
+
+    name: str
+    hosts_by_value: dict[str, tuple[str, ...]]
+
+    @property
+    def values_text(self) -> str:
+        """`64 on n1, n2; 32 on n3`."""
+        return "; ".join(f"{value} on {', '.join(hosts)}" for value, hosts in self.hosts_by_value.items())
+
+    @property
+    def text(self) -> str:
+        """`cores: 64 on n1, n2; 32 on n3`."""
+        return f"{self.name}: {self.values_text}"
+
+
+def combined_machine(nodes: Mapping[str, Machine], ranks: Mapping[str, int]) -> Machine:
+    """The machine that trials are planned for: the cores and ranks of the most crowded node, all nodes' GPUs.
+
+    All ranks get as much as one there can have: they go at the pace of the slowest.
+    """
+    first, *others = nodes.values()
+    if not others:
+        return first
+    crowded = min(nodes, key=lambda name: nodes[name].cores / ranks[name])
+    return dataclasses.replace(
+        first,
+        cores=nodes[crowded].cores,
+        gpus=tuple(_different_gpus(nodes)),
+        ranks_per_node=ranks[crowded],
+        precisions=_precisions(nodes),
+    )
+
+
+def _precisions(nodes: Mapping[str, Machine]) -> Precisions:
+    """What all processors can do: of each format, the worst of them."""
+    sources = [machine.precisions for machine in nodes.values()]
+    names = dict.fromkeys(support.name for precisions in sources for support in precisions)
+    return tuple(worst_support(name, sources) for name in names)
+
+
+def _different_gpus(nodes: Mapping[str, Machine]) -> list[Gpu]:
+    """All GPUs, each once: two containers that call themselves nodes may have the same one."""
+    gpus = {
+        (gpu.uuid if "-" in gpu.uuid else (name, gpu.uuid)): gpu  # old versions of torch tell no uuid
+        for name, node in nodes.items()
+        for gpu in node.gpus
+    }
+    return list(gpus.values())
+
+
+def differences(nodes: Mapping[str, Machine]) -> list[NodeDifference]:
+    """In what nodes differ that should be alike."""
+    return unlike(_facts(nodes))
+
+
+def differing_nodes(nodes: Mapping[str, Machine]) -> set[str]:
+    """The nodes that differ from the most in something; all where there is no most."""
+    differing: set[str] = set()
+    for facts in _facts(nodes).values():
+        groups = sorted(_by_fact(facts).values(), key=len)
+        if len(groups) > 1:
+            most = groups[-1] if len(groups[-1]) > len(groups[-2]) else []
+            differing |= set(facts) - set(most)
+    return differing
+
+
+def _facts(nodes: Mapping[str, Machine]) -> dict[str, dict[str, str]]:
+    return {
+        "torch": {host: node.torch_version for host, node in nodes.items()},
+        "GPUs": {host: gpu_names(node) for host, node in nodes.items()},
+        "cores": {host: str(node.cores) for host, node in nodes.items()},
+        "processor": {host: node.cpu_model for host, node in nodes.items()},
+        "driver": {host: node.driver_version or "none" for host, node in nodes.items()},
+        "NCCL": {host: node.nccl_version or "none" for host, node in nodes.items()},
+    }
+
+
+def unlike(facts_by_name: Mapping[str, Mapping[str, str]]) -> list[NodeDifference]:
+    """What is not the same on all hosts; `facts_by_name` has the value of every host for each name."""
+    differing = []
+    for name, facts in facts_by_name.items():
+        groups = _by_fact(facts)
+        if len(groups) > 1:
+            hosts_by_value = {value: tuple(hosts) for value, hosts in groups.items()}
+            differing.append(NodeDifference(name=name, hosts_by_value=hosts_by_value))
+    return differing
+
+
+def _by_fact(facts: Mapping[str, str]) -> dict[str, list[str]]:
+    """The hosts that have the same value."""
+    hosts_by_value: dict[str, list[str]] = {}
+    for host, fact in facts.items():
+        hosts_by_value.setdefault(fact, []).append(host)
+    return hosts_by_value
+
+
+def gpu_names(machine: Machine) -> str:
+    """`8 x NVIDIA H100`, or none."""
+    names = [gpu.name for gpu in machine.gpus]
+    return " + ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "none"

@@ -34,7 +34,7 @@ Observations = Mapping[Job, Mapping[int, Mapping[str, Any]]]  # observed setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedLaunch:
-    """A launch of a command that ended well: its trial, and what each of its ranks counted."""
+    """A successful launch of a command: its trial, and what each of its ranks counted."""
 
     trial: Trial
     ranks: Sequence[Counters]

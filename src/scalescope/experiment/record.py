@@ -11,7 +11,7 @@ from scalescope.experiment.command_line import VARY
 from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.trial import Value
 
-# Where a run lies is no part of what was asked: a repeat must get a folder of its own.
+# The folder of a run is not part of the request: a repeat must get its own folder.
 _NOT_REPEATED = ("output_dir",)
 
 
@@ -28,7 +28,7 @@ def to_mapping(experiment: Experiment) -> dict[str, Any]:
     for name, values in sorted(experiment.settings.items()):
         if name in ("env", VARY):
             body.update(_section(name, values))
-        elif values != (None,) or _none_must_be_said(experiment, name):
+        elif values != (None,) or _must_write_none(experiment, name):
             written = list(values)
             body[name] = written[0] if len(written) == 1 else written
     for name, value in dataclasses.asdict(experiment.measuring).items():
@@ -50,12 +50,12 @@ _Dumper.add_representer(str, _text)
 
 
 def _inline(value: Any) -> str:
-    """A value on the line of its key, so that two files can be compared line by line."""
+    """A value on the line of its key: two files can then be compared line by line."""
     text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, allow_unicode=True, width=math.inf)
     return text.removesuffix("...\n").strip()
 
 
-def _none_must_be_said(experiment: Experiment, name: str) -> bool:
+def _must_write_none(experiment: Experiment, name: str) -> bool:
     """Whether leaving the key out would bring back a default other than None."""
     if name == "batch_size":  # None here means that the global batch was given, or that a command decides
         return False

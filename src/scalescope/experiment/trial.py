@@ -48,7 +48,7 @@ class Trial:
         return owner(**{setting.name: self.value(setting) for setting in settings_of(owner)})
 
     def value(self, setting: Setting) -> Value:
-        """A setting's value; of one that the trial's cards do not have, or that a command decides by itself,
+        """A setting's value; of one that the trial's cards do not have, or that a command decides,
         the default."""
         if setting.name in self.settings:
             return self.settings[setting.name]
@@ -103,7 +103,7 @@ class Trial:
 
     @property
     def oversubscribe(self) -> bool:
-        """Whether ranks share a GPU, so that this is not a scaling measurement."""
+        """Whether ranks share a GPU; this is then not a scaling measurement."""
         return bool(self.settings.get("oversubscribe", False))
 
     @property
@@ -128,7 +128,7 @@ class Trial:
 
     @property
     def measures_pairs(self) -> bool:
-        """Whether every pair of ranks is measured by itself."""
+        """Whether each pair of ranks is measured separately."""
         return bool(self.settings.get("pairs", False))
 
     @property
@@ -163,7 +163,7 @@ class Trial:
 
     @property
     def is_command(self) -> bool:
-        """Whether a command that trains by itself is launched."""
+        """Whether a training command is launched."""
         return self.settings.get("workload") == "command"
 
     @property
@@ -243,7 +243,7 @@ class Trial:
 
     @property
     def soak_s(self) -> float:
-        """How long a launch may train before it measures, so that clocks become steady."""
+        """How long a launch may train before it measures, to let clocks become steady."""
         return float(self.settings.get("soak") or 0.0)
 
     @property
@@ -280,7 +280,7 @@ class Trial:
 
     @property
     def has_strategy(self) -> bool:
-        """Whether a launch makes training steps, timed or not, so that there is a strategy and a batch."""
+        """Whether a launch makes training steps, timed or not, and thus has a strategy and a batch."""
         return "strategy" in self.settings
 
     @property

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from scalescope.hardware.networks import NamedNetwork
+from scalescope.hardware.published import NamedNetwork
 
 # NCCL's figures choose among algorithms; a small all-reduce on eight H200 takes that much longer (published).
 _LAUNCH_S = 24e-6
@@ -14,7 +14,7 @@ _RATE_SHARES = (0.5, 0.92, 1.0)  # of the link's rate
 
 @dataclass(frozen=True, slots=True)
 class ClusterShape:
-    """So many GPUs on so many nodes, what connects them, and how many cards leave a node."""
+    """A number of GPUs and nodes, what connects them, and the network cards per node."""
 
     gpus: int
     nodes: int

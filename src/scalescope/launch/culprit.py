@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from scalescope.results.ranks.secondary_errors import is_secondary_error
+from scalescope.results.ranks import is_secondary_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Guard: runs a program, and ends all that it started when it ends, or when we end.
 
-`python -I -S guard.py PARENT PREFIXES SESSION REPORT COMMAND …` runs as a file alone, so that neither
+`python -I -S guard.py PARENT PREFIXES SESSION REPORT COMMAND …` runs as a standalone file, so neither
 site-packages nor hooks in the environment are loaded. On Linux it adopts processes that detached themselves.
 When its parent is killed, it also removes the directories whose paths begin with one of the prefixes.
 """

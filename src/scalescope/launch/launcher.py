@@ -1,7 +1,5 @@
 """What every launcher offers, whichever way it starts ranks."""
 
-import importlib
-import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,12 +7,11 @@ from typing import Any, Protocol
 
 from scalescope.catalog.measuring import Measuring
 from scalescope.errors import ExitCode, ScalescopeError
+from scalescope.experiment.explanations import Phase
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.phases import Phase
 from scalescope.experiment.trial import Trial
 from scalescope.results.other_load import OtherLoad
-from scalescope.results.ranks.attach_job import AttachPhase
-from scalescope.results.ranks.rank_placement import RankPlacement
+from scalescope.results.ranks import AttachPhase, RankPlacement
 from scalescope.results.result import RankRecord, Status, StoppedBy
 from scalescope.results.run_folder import RunFolder, read_json
 
@@ -129,19 +126,6 @@ class Launcher(Protocol):
     def close(self) -> None:
         """End everything that was started."""
         ...
-
-
-def judge(trial: Trial, records: list[RankRecord]) -> Outcome:
-    """Whether finished ranks computed the right thing, by the rules of their benchmark.
-
-    The rules are the function `judge` of the benchmark's module in `launch.validity`. Without such a module
-    there is nothing to check.
-    """
-    name = f"scalescope.launch.validity.{trial.benchmark}"
-    if importlib.util.find_spec(name) is None:
-        return Outcome(status="ok", records=records)
-    outcome: Outcome = importlib.import_module(name).judge(trial, records)
-    return outcome
 
 
 def record_from(raw: Mapping[str, Any]) -> RankRecord:

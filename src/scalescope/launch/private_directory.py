@@ -119,7 +119,7 @@ def _hold(path: Path) -> int | None:
 
 
 def _check_shared_room(path: Path) -> None:
-    """All ranks must use the same directory, so that none can look for another."""
+    """All ranks must use the same directory; none may search for another."""
     try:
         _check_room(path)
     except OSError as error:

@@ -59,13 +59,13 @@ def _speedup(speedup: float) -> str:
 def _widths(rows: list[Cells], width: int) -> list[int]:
     """The width of every column, 0 for none: a narrow terminal has neither launches nor marks."""
     widths = [max(len(cells[number]) for cells in rows) for number in range(len(_HEADINGS))]
-    if width - _beside_name(widths) < min(widths[0], _NARROWEST_NAME):
+    if width - _width_of_other_columns(widths) < min(widths[0], _NARROWEST_NAME):
         widths[2:] = [0, 0]
-    widths[0] = max(1, min(widths[0], width - _beside_name(widths)))
+    widths[0] = max(1, min(widths[0], width - _width_of_other_columns(widths)))
     return widths
 
 
-def _beside_name(widths: list[int]) -> int:
+def _width_of_other_columns(widths: list[int]) -> int:
     return sum(len(_GAP) + size for size in widths[1:] if size)
 
 

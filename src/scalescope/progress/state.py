@@ -12,7 +12,7 @@ from scalescope.report.training.launch_figures import LaunchFigures, figures_of
 from scalescope.report.trials import is_answer
 from scalescope.report.varied import disambiguate
 from scalescope.results.result import Result, Status
-from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, failure_weight
+from scalescope.studies.campaign import TRIES_BEFORE_GIVING_UP, failure_weight
 from scalescope.studies.study import Interim
 from scalescope.studies.watcher import Budget
 

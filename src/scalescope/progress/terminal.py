@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from scalescope.experiment.trial import Trial
 from scalescope.progress.state import CampaignProgress
-from scalescope.report.placement import placement_lines
+from scalescope.report.machine import placement_lines
 from scalescope.report.render.terminal import console, show
 from scalescope.report.section import Section
 from scalescope.report.trials import explains_failure, failure_line, is_answer
 from scalescope.results.printable import printable
-from scalescope.results.ranks.rank_placement import RankPlacement
+from scalescope.results.ranks import RankPlacement
 from scalescope.results.result import Result
 from scalescope.studies.study import Interim
 from scalescope.studies.watcher import Budget

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from scalescope.analysis.collectives import CollectiveRow, collective_rows
 from scalescope.analysis.configurations import Configuration, configurations
-from scalescope.analysis.prediction.forecasts.answer import Predicted, predicted_of
+from scalescope.analysis.prediction.answer import Predicted, predicted_of
 from scalescope.analysis.scaling.rows import ScalingRow, scaling_rows
 from scalescope.analysis.trace.profile import TraceProfile, profiles
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.finding import Diagnosis
 from scalescope.diagnose.step_facts import StepFacts, step_facts_of
 from scalescope.report.caveats import context
-from scalescope.report.commands.jobs import job_name
+from scalescope.report.commands import job_name
 from scalescope.report.varied import disambiguate
 from scalescope.results.ledger import read_ledger
 from scalescope.results.run import Run

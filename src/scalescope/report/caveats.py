@@ -39,8 +39,8 @@ def _other_load(configuration: Configuration) -> list[str]:
     if configuration.left_out:
         launches = len(configuration.launches) + configuration.left_out
         return [
-            f"{configuration.left_out} of {launches} launches are left out: other load differed from that of "
-            "their round"
+            f"{configuration.left_out} of {launches} launches are left out: other load was different in the "
+            "rest of their round"
         ]
     return [load_text(mean_load(configuration.loads))] if mean_load(configuration.loads).is_present else []
 
@@ -53,5 +53,5 @@ def disturbance_lines(run: Run) -> tuple[str, ...]:
     text = load_text(load.mean) or "other load came and went"
     return (
         f"Other load disturbed {load.disturbed} of {load.launches} launches ({text}). Only launches of one "
-        "round with alike load are compared; what was asked for was repeated together.",
+        "round under similar load are compared; disturbed trials were repeated together.",
     )

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
-from scalescope.report.figure import Figure
-from scalescope.report.section import Section
+from scalescope.report.section import Figure, Section
 
 Part = TypeVar("Part", Section, Figure)
 

@@ -9,9 +9,8 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from scalescope.analysis.prediction.forecasts.answer import PredictionAnswer
-from scalescope.analysis.prediction.forecasts.contradiction import is_contradicted
-from scalescope.analysis.prediction.forecasts.worth import most_worth
+from scalescope.analysis.prediction.answer import PredictionAnswer, is_contradicted
+from scalescope.analysis.prediction.forecast import most_worth
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.training.step_waterfall import StepWaterfall
 from scalescope.diagnose.finding import Finding
@@ -31,7 +30,7 @@ def consistency_section(analyzed: AnalyzedRun) -> tuple[Section, ...]:
 def disagreement_section(found: Iterable[str]) -> tuple[Section, ...]:
     """The same of disagreements that are known."""
     lines = tuple(f"This report contradicts itself: {line}" for line in found)
-    return (Section(lines=(*lines, "That is a fault of scalescope; please report it.")),) if lines else ()
+    return (Section(lines=(*lines, "This is a bug in scalescope; please report it.")),) if lines else ()
 
 
 def disagreements(analyzed: AnalyzedRun) -> tuple[str, ...]:
@@ -109,7 +108,7 @@ def _order_and_costs(analyzed: AnalyzedRun) -> Iterator[str]:
     """Causes stand in the order of what they cost, but for what leads and what is only a symptom."""
     shares = [f.share for f in analyzed.diagnosis.findings if not f.leads and not f.symptom]
     if any(later > earlier for earlier, later in itertools.pairwise(shares)):
-        yield "findings do not stand in the order of what they cost."
+        yield "findings are not sorted by cost."
 
 
 def _predictions(analyzed: AnalyzedRun) -> Iterator[str]:

@@ -118,14 +118,14 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
     ),
     GlossaryTerm(
         name=NOT_SIGNIFICANT,
-        meaning="Causes in the waterfall that may well be noise. They are drawn together, so that the bar "
-        "still adds up to N.",
+        meaning="Causes in the waterfall that may be noise. They are drawn as one segment; the bar still "
+        "adds up to N.",
         measured="The 95 % interval of each of these causes includes zero.",
     ),
     GlossaryTerm(
         name=SMALLER_BATCH,
         meaning="Speed lost because each rank computes fewer samples at once in strong scaling, which uses "
-        "the device less well.",
+        "the device less efficiently.",
         measured="One rank's step at its part of the batch, minus that part of its step at the full batch.",
     ),
     GlossaryTerm(
@@ -149,23 +149,23 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
     GlossaryTerm(
         name=RANDOM_SKEW,
         aliases=("skew", "jitter"),
-        meaning="Speed lost because ranks arrive at exchanges at different times, another one last each "
-        "time.",
+        meaning="Speed lost because ranks arrive at exchanges at different times, with a different rank "
+        "last each time.",
         measured="In recorded normal steps, what a rank's exchange lasts longer than the shortest over ranks "
         "is waiting; of that, what a persistently slow rank does not explain.",
     ),
     GlossaryTerm(
         name=COMMUNICATION,
         aliases=("exposed communication",),
-        meaning="What exchanging data adds to a step: the part that no compute hides (exposed), and compute "
-        "that becomes slower while data is sent. Waiting for late ranks is not part of it.",
+        meaning="What exchanging data adds to a step: the part not hidden behind compute (exposed), and the "
+        "slowdown of compute while data is sent. Waiting for late ranks is not part of it.",
         measured="Step time of full training minus that of the same ranks with communication removed, and "
         "minus waiting for other ranks.",
     ),
     GlossaryTerm(
         name=BETWEEN_RANKS,
         meaning="All that several ranks of a training command lose to each other (contention, stragglers and "
-        "communication), where its communication cannot be removed, so that nothing separates them.",
+        "communication), if its communication cannot be removed and they cannot be separated.",
         measured="Step time minus that of the same command on one rank with as many samples.",
     ),
     GlossaryTerm(
@@ -203,7 +203,7 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
     GlossaryTerm(
         name=MICROBATCHES,
         meaning="Speed lost because a pipeline computes small parts of a batch, which uses the device less "
-        "well.",
+        "efficiently.",
         measured="Compute of all stages together minus that of one rank, in recorded steps, per rank.",
     ),
     GlossaryTerm(
@@ -350,7 +350,7 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
         plural="ablations",
         meaning="The same job with one thing removed, such as communication or data loading, to measure "
         "what that thing costs.",
-        measured="Studies launch ablations by themselves; they are not shown as results.",
+        measured="Studies launch ablations automatically; they are not shown as results.",
     ),
     GlossaryTerm(
         name="lever",
@@ -361,7 +361,7 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
     GlossaryTerm(
         name="busbw",
         aliases=("bus bandwidth",),
-        meaning="Bandwidth of a collective, scaled so that it can be compared with the speed of the link for "
+        meaning="Bandwidth of a collective, scaled to be comparable with the speed of the link for "
         "any number of ranks, as nccl-tests defines it.",
         measured="Bytes divided by the time of the collective, times a factor: 2(N − 1)/N for N ranks and "
         "all_reduce, other factors for other collectives.",

@@ -1,12 +1,15 @@
-"""The machine: what `run` shows of it before it measures."""
+"""What reports say of the machine: cores, threads and where ranks ran."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from scalescope.experiment.machine import Machine
-from scalescope.experiment.machines.emulation import precisions_text
+from scalescope.analysis.configurations import Configuration
+from scalescope.experiment.machine import Machine, precisions_text
 from scalescope.experiment.trial import Trial
-from scalescope.report.numbers import data_size
+from scalescope.report.numbers import counted, data_size
 from scalescope.report.section import Section
+from scalescope.results.ranks import RankPlacement
+
+# ---- The machine: what `run` shows of it before it measures
 
 
 def machine_section(machine: Machine, ranks: int) -> Section:
@@ -49,3 +52,68 @@ def _fit(machine: Machine, ranks: int) -> str:
 
 def _memory(size: int | None) -> str:
     return "unknown memory" if size is None else data_size(size)
+
+
+# ---- Placement lines: every rank for few ranks, a line for each node beyond eight
+
+
+_MOST_SINGLE_LINES = 8
+
+
+def placement_lines(ranks: Sequence[RankPlacement]) -> list[str]:
+    """The ranks' own lines, or a summary by node where they are too many to read."""
+    if len(ranks) <= _MOST_SINGLE_LINES:
+        return [rank.line for rank in ranks]
+    grouped: dict[str, list[RankPlacement]] = {}
+    for rank in ranks:
+        grouped.setdefault(rank.host, []).append(rank)
+    return [_node_line(host, members) for host, members in grouped.items()]
+
+
+def _node_line(host: str, members: Sequence[RankPlacement]) -> str:
+    numbers = [member.rank for member in members]
+    names = sorted({member.device_name for member in members})
+    return f"[Ranks {min(numbers)}-{max(numbers)}] {host}: {len(members)} ranks, name={' / '.join(names)}"
+
+
+# ---- CPU threads per rank in words: what a speed on the CPU rests on, beside every baseline
+
+
+def threads_of(configuration: Configuration) -> int | None:
+    """The threads that torch had on each rank; as asked for where ranks did not record them. None where they
+    do not matter, on a GPU, or nobody knows them."""
+    trial = configuration.trial
+    if trial.on_gpu:
+        return None
+    recorded = configuration.launches[0].threads_per_rank
+    asked = None if trial.keeps_running else trial.threads_per_rank
+    return asked if recorded is None else recorded
+
+
+def threads_text(measured: Iterable[Configuration]) -> str:
+    """`1 thread per rank`; nothing where configurations differ in it, or it is not known."""
+    threads = {threads_of(configuration) for configuration in measured}
+    known = threads.pop() if len(threads) == 1 else None
+    return "" if known is None else f"{counted(known, 'thread')} per rank"
+
+
+def threads_differ(measured: Iterable[Configuration]) -> tuple[str, ...]:
+    """`1 rank had 2 threads, 2 ranks 1 each.` where speeds that are compared rest on different threads."""
+    known = dict.fromkeys((config.trial.world_size, threads_of(config)) for config in measured)
+    if len({threads for _, threads in known}) < 2:
+        return ()
+    (ranks, first), *others = known
+    words = [f"{counted(ranks, 'rank')} had {_threads(first)}{_each(ranks)}"]
+    words += [
+        f"{counted(ranks, 'rank')} {'unknown' if threads is None else threads}{_each(ranks)}"
+        for ranks, threads in others
+    ]
+    return (f"{', '.join(words)}.",)
+
+
+def _threads(count: int | None) -> str:
+    return "unknown threads" if count is None else counted(count, "thread")
+
+
+def _each(ranks: int) -> str:
+    return " each" if ranks > 1 else ""

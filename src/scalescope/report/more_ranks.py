@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scalescope.analysis.commands.several_ranks import obstacle
-from scalescope.analysis.prediction.hardware_times import network_named
-from scalescope.analysis.prediction.inputs import MissingInput, inputs_of
+from scalescope.analysis.commands import obstacle
+from scalescope.analysis.prediction.collective_times import network_named
+from scalescope.analysis.prediction.jobs import MissingInput, inputs_of
 from scalescope.experiment.command_line import COMMAND, joined, on_any_ranks, takes_world_size, words_of
 from scalescope.experiment.trial import Trial
 from scalescope.report.section import ShownCommand

@@ -4,7 +4,9 @@ from collections.abc import Iterable
 
 from scalescope.analysis.statistics import Estimate
 from scalescope.quantities import counted as counted
+from scalescope.quantities import data_rate as data_rate
 from scalescope.quantities import data_size as data_size
+from scalescope.quantities import flop_rate as flop_rate
 from scalescope.quantities import in_ms as in_ms
 from scalescope.quantities import milliseconds as milliseconds
 from scalescope.quantities import number_of_ms
@@ -31,25 +33,9 @@ def in_us_or_ms(seconds: float | None) -> str:
     return f"{significant(seconds * 1e6)} µs" if seconds < 0.01 else in_ms(seconds)
 
 
-def data_rate(bytes_per_s: float) -> str:
-    """`512 B/s`, `1.25 GB/s`: three digits and a unit of 1000, as networks have it."""
-    for scale, unit in ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")):
-        if bytes_per_s >= scale:
-            return f"{significant(bytes_per_s / scale)} {unit}"
-    return f"{significant(bytes_per_s)} B/s"
-
-
 def gigabytes_per_s(bytes_per_s: float) -> str:
     """`1.25`: for columns whose heading has the unit."""
     return significant(bytes_per_s / 1e9)
-
-
-def flop_rate(flops_per_s: float) -> str:
-    """`989 TFLOP/s`, `52.0 GFLOP/s`: three digits and a unit of 1000."""
-    for scale, unit in ((1e12, "TFLOP/s"), (1e9, "GFLOP/s")):
-        if flops_per_s >= scale:
-            return f"{significant(flops_per_s / scale)} {unit}"
-    return f"{significant(flops_per_s / 1e6)} MFLOP/s"
 
 
 def short_percent(share: float) -> str:
@@ -70,8 +56,8 @@ def is_useful(estimate: Estimate) -> bool:
     return estimate.high <= 3 * estimate.low
 
 
-def told_interval(estimate: Estimate) -> tuple[float | None, float | None]:
-    """The interval where it is of use: one from 0 to 15,000 % would only hide the rest of a figure."""
+def useful_interval(estimate: Estimate) -> tuple[float | None, float | None]:
+    """The interval if it is narrow enough: one from 0 to 15,000 % would only hide the rest of a figure."""
     return (estimate.low, estimate.high) if is_useful(estimate) else (None, None)
 
 

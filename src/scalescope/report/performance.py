@@ -2,18 +2,16 @@
 
 import dataclasses
 
-from scalescope.analysis.memory.groups import memory_groups
+from scalescope.analysis.memory.forecast import memory_groups
 from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
-from scalescope.report.checks.nodes import node_sections
+from scalescope.report.checks import node_sections
 from scalescope.report.comm import sections as communication
-from scalescope.report.comm.explanation import communication_explanation
-from scalescope.report.comm.pairs import pairs_verdict
-from scalescope.report.commands.script import script_sections
+from scalescope.report.comm.sections import communication_explanation, pairs_verdict
+from scalescope.report.commands import script_sections
 from scalescope.report.consistency import consistency_section
 from scalescope.report.findings import evidence_section, findings_section
-from scalescope.report.memory.explanation import memory_explanation
-from scalescope.report.memory.verdict import verdicts
-from scalescope.report.render.text import plain_text
+from scalescope.report.memory.sections import memory_explanation, verdicts
+from scalescope.report.render.cells import plain_text
 from scalescope.report.scaling.sections import verdict
 from scalescope.report.scaling.waterfall import waterfall_sections, whole_of
 from scalescope.report.section import Section
@@ -23,10 +21,10 @@ from scalescope.report.training.step_waterfall import step_sections
 from scalescope.results.run import Run
 from scalescope.results.run_folder import TUNING, read_json
 
-NOTHING = "There are no finished measurements to explain."
-_NOTHING_COSTLY = "No rule names a part of the step that is worth changing."
-_NO_PARTS_OF_COMMAND = "What a step of the command consists of was not measured in this run."
-_NO_PARTS = "What a step consists of was not measured in this run; a new run of scalescope train measures it."
+NOTHING = "No measurement finished, so there is nothing to explain."
+_NOTHING_COSTLY = "No rule found a part of the step that is worth changing."
+_NO_PARTS_OF_COMMAND = "This run did not measure the breakdown of the command's step."
+_NO_PARTS = "This run did not measure the breakdown of a step; a new run of scalescope train measures it."
 
 
 def headline(run: Run | AnalyzedRun) -> str | None:
@@ -104,7 +102,7 @@ def _joint_sections(analyzed: AnalyzedRun) -> tuple[Section, ...]:
 
 
 def _continues(analyzed: AnalyzedRun) -> bool:
-    """Whether a scaling waterfall begins with the parts of one rank's step, so that they need no table."""
+    """Whether a scaling waterfall begins with the parts of one rank's step, which then need no table."""
     waterfalls = [row.waterfall for row in analyzed.rows if row.waterfall is not None]
     return any(whole_of(waterfall, analyzed.steps) is not None for waterfall in waterfalls)
 

@@ -12,9 +12,8 @@ from scalescope.analysis.training.step_waterfall import StepWaterfall
 from scalescope.experiment.trial import Trial
 from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.caveats import warnings_of
-from scalescope.report.comm.pairs import pairs_json
-from scalescope.report.comm.sections import communication_json
-from scalescope.report.commands.jobs import job_name
+from scalescope.report.comm.sections import communication_json, pairs_json
+from scalescope.report.commands import job_name
 from scalescope.report.findings import findings_json
 from scalescope.report.memory.as_json import memory_json
 from scalescope.report.prediction.as_json import answer_json

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from scalescope.errors import BadInput
 from scalescope.experiment.yaml_file import read_experiment_file
-from scalescope.report.commands.jobs import command_name
+from scalescope.report.commands import command_name
 from scalescope.report.numbers import counted, data_rate, shortened, significant
 from scalescope.report.section import Section, Table
 from scalescope.results.run_folder import (
@@ -26,7 +26,7 @@ from scalescope.results.run_folder import (
     writer_of,
 )
 from scalescope.results.run_record import RunRecord, began_at, is_unfinished, read_run_record
-from scalescope.results.stored.regular_files import Unreadable, open_regular, parse_json, stored_lines
+from scalescope.results.stored.files import Unreadable, open_regular, parse_json, stored_lines
 
 _COLUMNS = ("run", "command", "workload", "ranks", "result", "status", "started", "name", "trials", "device")
 _LEFT_OUT = (
@@ -37,7 +37,7 @@ _LEFT_OUT = (
     "started",
     "workload",
 )  # where the page is narrow, in this order
-_LONGEST_WORKLOAD = 11  # so that all that matters fits 80 columns
+_LONGEST_WORKLOAD = 11  # all important columns then fit in 80 characters
 _LONGEST_STATUS = 20
 _HEAD_BYTES = 1 << 14  # of results.json: what stands above the results themselves
 _RESULTS_BEGIN = b',\n "results": {'  # a line break is in no JSON text, so this is the key and no value

@@ -4,11 +4,10 @@ from collections.abc import Container, Iterable
 from typing import Literal
 
 from scalescope.analysis.configurations import Configuration
-from scalescope.experiment.ablations import NO_COMM, NO_OPTIMIZER, PRELOADED, has_ablation
+from scalescope.experiment.explanations import NO_COMM, NO_OPTIMIZER, PRELOADED, explained_job, has_ablation
 from scalescope.experiment.observed import without_observations
-from scalescope.experiment.recordings import explained_job
 from scalescope.experiment.trial import Trial
-from scalescope.report.commands.jobs import units_of
+from scalescope.report.commands import units_of
 from scalescope.report.numbers import MISSING, counted, duration, is_useful, milliseconds, significant
 from scalescope.report.section import Section, Table
 from scalescope.report.varied import shown_value, varied_settings

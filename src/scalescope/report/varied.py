@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from scalescope.analysis.commands.batches import OBSERVED_SETTINGS
+from scalescope.analysis.commands import OBSERVED_SETTINGS
 from scalescope.catalog import cards
 from scalescope.experiment.expand import defaults_of
-from scalescope.experiment.same_job import LENGTH
+from scalescope.experiment.explanations import LENGTH
 from scalescope.experiment.trial import ABLATIONS, Trial
 from scalescope.report.numbers import MISSING, shortened
 

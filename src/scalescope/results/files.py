@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 
 from scalescope.errors import StorageError
 from scalescope.results.printable import encodable
-from scalescope.results.stored.regular_files import open_regular
+from scalescope.results.stored.files import open_regular
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file so that a reader, or a crash, sees the old or the new content and nothing between.
+    """Replace a file atomically: a reader, or a crash, sees the old or the new content.
 
     A link of that name is replaced too: nothing is written to where it leads.
     """
@@ -38,7 +38,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 class ResultLines:
     """The lines that a run appends to one file.
 
-    The file stays open, so that what was written is not lost when somebody removes or replaces it.
+    The file stays open: what was written is not lost when somebody removes or replaces it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,7 +94,7 @@ def append_bytes(descriptor: int, line: bytes) -> None:
         line = b"\n" + line
     written = os.write(descriptor, line)
     if written < len(line):
-        # A full disk takes part of a line: take it back, so that old lines stay whole.
+        # A full disk takes part of a line: remove that part to keep old lines whole.
         os.ftruncate(descriptor, end)
         raise OSError(28, "No space left on device")
     os.fsync(descriptor)

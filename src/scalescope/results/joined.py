@@ -1,4 +1,4 @@
-"""Joined runs: the runs of one machine as one, so that what one measured informs what is said of another."""
+"""Joined runs: the runs of one machine as one; the measurements of each inform what is said of the others."""
 
 import dataclasses
 from collections.abc import Sequence

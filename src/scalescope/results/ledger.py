@@ -20,7 +20,7 @@ from scalescope.errors import StorageError
 from scalescope.quantities import counted
 from scalescope.results.files import append_bytes, to_line
 from scalescope.results.printable import printable
-from scalescope.results.stored.regular_files import Unreadable, open_regular, read_bytes
+from scalescope.results.stored.files import Unreadable, open_regular, read_bytes
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -29,7 +29,7 @@ FILE = "ledger.jsonl"
 VARIABLE = "SCALESCOPE_LEDGER"
 LARGEST_BYTES = 16 << 20  # of the user's ledger: more than 20,000 predictions
 LOCK_S = 2.0  # how long another process may hold the lock
-NO_HOME = f"there is no home folder for the user's ledger; {VARIABLE}=FILE names one"
+NO_HOME = f"no home folder exists for the user's ledger; {VARIABLE}=FILE names one"
 _LONGEST_S, _SHORTEST_S = 1e9, 1e-12
 _MOST_RANKS = 1 << 40
 _LONGEST_NAME = 100
@@ -254,7 +254,7 @@ def _parsed(line: bytes) -> LedgerEntry:
     """One line of a ledger; a ValueError says what is wrong with it."""
     from pydantic import ValidationError
 
-    from scalescope.results.stored.validation import problem_of
+    from scalescope.results.stored.records import problem_of
 
     try:
         entry = _adapter().validate_json(line)

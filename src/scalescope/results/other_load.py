@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-LEAST_CORES = 0.3  # used by others: less is what every system does by itself
+LEAST_CORES = 0.3  # used by others: an idle system uses less
 _LEAST_SHARE = 0.02  # of the cores, on large machines
 _WAITED = 0.05  # of the time in which a rank wanted a core, it had none
 _STOLEN = 0.05  # of the cores' time, by other machines of the same host
@@ -72,11 +72,11 @@ class OtherLoad:
 
     @property
     def disturbs(self) -> bool:
-        """Whether a launch under this load does not show what the machine does by itself."""
+        """Whether a launch under this load does not show the machine's own performance."""
         return self.delays_ranks or self.uses_gpus or self.slows_gpus
 
     def demand_of_others(self, threads: int) -> float:
-        """Cores that others would use if so many threads of ours left them any.
+        """Cores that others would use if this many threads of ours left them any.
 
         Where all cores are busy they are shared in proportion: others that want d of C cores beside n threads
         get d·C/(d + n).

@@ -22,10 +22,12 @@ HOST_PARTS = ("input", "forward", "backward", "optimizer")
 LARGEST_PARAMETERS = "largest_parameters"  # a table: name, bytes, rows and the share of rows that changed
 EVENTS = "events"  # a table of what a rank noted of a script beside its steps: step, kind and time_s
 EVALUATION, CHECKPOINT, LOGGING = "evaluation", "checkpoint", "logging"
-WHOLE_PARTS = HOST_PARTS[:1]  # of a step that does the others by itself, which the host's clock cannot part
+WHOLE_PARTS = HOST_PARTS[
+    :1
+]  # of a step that contains the other parts, which the host's clock cannot separate
 # In a rank's profile: 1 where the host had queued the work of profiled steps beforehand.
 AT_GPU_PACE = "profile/at_gpu_pace"
-FIRST_REPEAT = 10_000  # the number of launches that repeat disturbed ones: no plan has so many rounds
+FIRST_REPEAT = 10_000  # the number of launches that repeat disturbed ones: no plan has this many rounds
 ROOT_UNIT = "(root)"  # what no unit of the model holds: it follows from the whole
 
 
@@ -110,7 +112,7 @@ class Result:
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether others used what this launch needed, so that it does not show the machine's own speed."""
+        """Whether others used what this launch needed; it then does not show the machine's own speed."""
         return self.status == "ok" and self.other_load.disturbs
 
     @property
@@ -120,7 +122,7 @@ class Result:
 
 
 def to_json(record: RankRecord | Result) -> dict[str, Any]:
-    """The record as plain JSON values; samples are not copied, of which a thousand ranks have millions."""
+    """The record as plain JSON values; samples are not copied: a thousand ranks have millions of them."""
     return {part.name: _to_plain(getattr(record, part.name)) for part in dataclasses.fields(record)}
 
 

@@ -17,8 +17,8 @@ from scalescope.results.result import FIRST_REPEAT, SCHEMA_VERSION, Result, to_j
 from scalescope.results.run_folder import EXPERIMENT, RUN, TRIALS
 from scalescope.results.run_record import RunRecord, read_run_record
 from scalescope.results.schema import NOT_A_RESULT, parse_result
-from scalescope.results.stored.environment import read_environment
-from scalescope.results.stored.regular_files import open_regular, stored_lines, why_unreadable
+from scalescope.results.stored.files import open_regular, stored_lines, why_unreadable
+from scalescope.results.stored.records import read_environment
 
 # How much of earlier runs is read, to know how long launches take on this machine.
 _MOST_RUNS = 10
@@ -56,7 +56,7 @@ def load_run(path: str | Path) -> Run:
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such run folder")
     if not any((folder / name).is_file() for name in (TRIALS, EXPERIMENT)):
-        raise BadInput(f"{folder}: holds no run")
+        raise BadInput(f"{folder}: contains no run")
     warnings: list[str] = []
     counted: dict[tuple[str, int], Result] = {}
     replaced: list[Result] = []

@@ -123,7 +123,7 @@ def _command_in(settings: Mapping[str, object]) -> str | None:
 
 
 def _usable_with(command: str | None, settings: Mapping[str, object]) -> dict[str, object]:
-    """The settings without those that a training command decides by itself, such as its own batch."""
+    """The settings without those that a training command decides, such as its own batch."""
     if command is None:
         return dict(settings)
     takes = placeholders(command, ()) | ({"world_size"} if takes_world_size(command) else set())
@@ -160,7 +160,7 @@ def _absolute_word(word: str, base: Path) -> str:
 
 
 def _absolute(text: str, base: Path) -> str:
-    """A folder, or FILE.py:FUNCTION, with its whole path; what names no existing file stays as it is."""
+    """A folder, or FILE.py:FUNCTION, with its whole path; what names no existing file stays unchanged."""
     file, separator, function = text.rpartition(":") if ".py:" in text else (text, "", "")
     path = base / os.path.expanduser(file)  # noqa: PTH111, Path's raises without a home
     return f"{path.absolute()}{separator}{function}" if path.exists() else text

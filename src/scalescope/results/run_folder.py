@@ -12,12 +12,11 @@ from pathlib import Path
 
 from scalescope.errors import BadInput, CannotRun, StorageError
 from scalescope.results.files import ResultLines, write_atomically
-from scalescope.results.ranks.stray_files import remove_stray_files
+from scalescope.results.ranks import remove_stray_files
 from scalescope.results.result import Result, to_json
 from scalescope.results.stored import ENVIRONMENT as ENVIRONMENT
-from scalescope.results.stored.folder_check import refused_entry
-from scalescope.results.stored.regular_files import open_regular
-from scalescope.results.stored.regular_files import read_json as read_json
+from scalescope.results.stored.files import open_regular, refused_entry
+from scalescope.results.stored.files import read_json as read_json
 
 DEFAULT_ROOT = Path("runs")
 TRIALS = "trials.jsonl"
@@ -66,7 +65,9 @@ class RunFolder:
             raise refusal(f"{path}: cannot be written: {error.strerror}") from None
         if not resume and (path / TRIALS).exists():
             folder.close()
-            raise BadInput(f"{path} already holds a run; --resume continues it, another folder starts anew")
+            raise BadInput(
+                f"{path} already contains a run; use --resume to continue it, or give another folder"
+            )
         remove_stray_files(path, WRITTEN)
         return folder
 
@@ -153,7 +154,7 @@ def refuse_in_use(path: Path) -> None:
 def new_run_path(verb: str, root: Path = DEFAULT_ROOT, *, makes: bool = True) -> Path:
     """A folder that nobody uses yet: the time, then the verb.
 
-    It is made, so that no other run that begins now gets the same; where it cannot be made, whoever opens
+    It is created at once: no other run that begins now gets the same; where it cannot be made, whoever opens
     it says why. Without `makes` it is only named.
     """
     stem = root / f"{time.strftime('%Y%m%d-%H%M%S')}-{verb}"

@@ -19,7 +19,7 @@ from scalescope.results.run_folder import (
     read_json,
     writer_of,
 )
-from scalescope.results.stored.regular_files import Unreadable, parse_json, stored_lines
+from scalescope.results.stored.files import Unreadable, parse_json, stored_lines
 
 WhyEnded = Literal["finished", "budget", "interrupted", "ranks_lost", "failed"]
 UNKNOWN_VERB = ""
@@ -90,7 +90,7 @@ def read_run_record(path: Path) -> RunRecord:
         if not isinstance(job, dict):
             return RunRecord()
         raw = {"verb": job.get("verb"), "flags": job.get("verb_flags")}
-    from scalescope.results.stored.validation import without_misfits
+    from scalescope.results.stored.records import without_misfits
 
     record = without_misfits(RunRecord, raw, RUN, lambda problem: None) or RunRecord()
     is_possible = 0 < (record.attached_ranks or 1) <= _MOST_RANKS
@@ -118,7 +118,7 @@ def began_at(path: Path, record: RunRecord | None = None) -> datetime:
             moment = datetime.fromisoformat(text or "")
         except ValueError:
             continue
-        if not 1970 <= moment.year < 9999:  # so that every time zone has it
+        if not 1970 <= moment.year < 9999:  # valid in every time zone
             continue
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     files = [path / name for name in (EXPERIMENT, JOB_REQUEST, TRIALS)]

@@ -10,9 +10,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from scalescope.results.result import SCHEMA_VERSION, Result
-from scalescope.results.stored.regular_files import LARGEST_NUMBER
-from scalescope.results.stored.settings import check_settings
-from scalescope.results.stored.validation import problem_of
+from scalescope.results.stored.files import LARGEST_NUMBER
+from scalescope.results.stored.records import check_settings, problem_of
 
 _LONGEST_S, _SHORTEST_S = 1e9, 1e-12
 _LARGEST_COUNT = 1 << 40

@@ -1,4 +1,4 @@
-"""Campaign: runs a plan's launches in their order, stores each at once, resumes, and keeps to the budget."""
+"""Launches round after round: their order, storing, the budget, and when a trial is given up."""
 
 import dataclasses
 import random
@@ -12,6 +12,8 @@ from pathlib import Path
 
 from scalescope.analysis.durations import LaunchDurations
 from scalescope.errors import BadInput, Interrupted
+from scalescope.experiment.explanations import explained_job
+from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Explained, Launcher, Outcome, RanksLost
 from scalescope.results.provenance import environment_id, workload_files
 from scalescope.results.result import FIRST_REPEAT, Result
@@ -19,10 +21,42 @@ from scalescope.results.run import Run, earlier_results, load_run, storable
 from scalescope.results.run_folder import RunFolder
 from scalescope.results.run_record import RunEnd, resume_command
 from scalescope.secret_variables import hidden, hide_in
-from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, FailedJobs, failure_weight
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.study import NextLaunches
 from scalescope.studies.watcher import Budget, CampaignWatcher
+
+# ---- When a trial that fails is not launched again
+
+
+TRIES_BEFORE_GIVING_UP = 2
+
+
+def failure_weight(result: Result) -> int:
+    """How much a launch counts for giving up; failures that will repeat themselves count in full."""
+    if result.status == "ok":
+        return 0
+    return TRIES_BEFORE_GIVING_UP if result.status in ("oom", "invalid") else 1
+
+
+class FailedJobs:
+    """Jobs that only failed so far: the same with a part removed is likely to fail as well."""
+
+    def __init__(self, results: Iterable[Result]) -> None:
+        self._ended: dict[str, bool] = {}  # by trial, whether a launch of it worked
+        for result in results:
+            self.add(result)
+
+    def add(self, result: Result) -> None:
+        self._ended[result.trial_id] = self._ended.get(result.trial_id, False) or result.status == "ok"
+
+    def include_job_of(self, trial: Trial) -> bool:
+        """Whether a launch would only explain one of them."""
+        job = explained_job(trial)
+        return job is not None and self._ended.get(job.trial_id) is False
+
+
+# ---- Campaign: runs a plan's launches in their order, stores each at once, resumes, and keeps to the budget
+
 
 # A launch that ended so is an answer; --resume keeps it. Others are tried again.
 KEPT = ("ok", "oom", "invalid")

@@ -17,7 +17,7 @@ from scalescope.report.machine import format_lines
 from scalescope.report.trials import EstimateBasis, plan_section
 from scalescope.results.other_load import OtherLoad
 from scalescope.results.provenance import environment_id
-from scalescope.results.ranks.rank_placement import RankPlacement
+from scalescope.results.ranks import RankPlacement
 from scalescope.results.result import Result
 from scalescope.results.run import earlier_results, load_run
 from scalescope.results.run_folder import DEFAULT_ROOT, RunFolder
@@ -28,8 +28,8 @@ from scalescope.studies.study import Report
 from scalescope.studies.watcher import CampaignWatcher
 
 _MORE_FOLLOWS = (
-    "What explains the result is planned when the command has run: without communication, and with preloaded "
-    "input, where it has these."
+    "Launches that explain the result (without communication, with preloaded input) are planned after the "
+    "command has run."
 )
 _PRESENTING_S = 1.0  # to analyze what was measured and to write the files
 _WARMUP_STEPS, _TIMED_STEPS = 3, 2  # of an own workload, to know how long its steps take

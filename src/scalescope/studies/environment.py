@@ -1,6 +1,6 @@
 """Where a run is measured: what environment.json says of it, and whether the run may go on elsewhere.
 
-Launches of another kind of machine are no repeats; those of another machine of the same kind are.
+Launches of another kind of machine are not repeats; those of another machine of the same kind are.
 """
 
 import dataclasses
@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.errors import CannotRun
-from scalescope.experiment.machine import Gpu, Machine
-from scalescope.experiment.machines.nodes import gpu_names
+from scalescope.experiment.machine import Gpu, Machine, gpu_names
 from scalescope.launch.launcher import Launcher
 from scalescope.results.provenance import describe_environment, environment_id
 from scalescope.results.run import load_run
-from scalescope.results.stored.environment import read_environment
+from scalescope.results.stored.records import read_environment
 from scalescope.studies.plan import Plan
 from scalescope.version import __version__
 

@@ -15,7 +15,7 @@ import yaml
 from scalescope.analysis.other_load import load_text
 from scalescope.catalog.workloads.custom import file_of
 from scalescope.errors import BadInput, CannotRun, ExitCode, Interrupted, ScalescopeError, StorageError
-from scalescope.experiment.machines.emulation import emulation_notes
+from scalescope.experiment.machine import emulation_notes
 from scalescope.experiment.record import to_mapping, to_yaml
 from scalescope.experiment.yaml_file import read_experiment_file
 from scalescope.launch.launcher import Launcher, RanksLost
@@ -42,18 +42,18 @@ from scalescope.results.run_record import (
     resume_command,
     write_run_record,
 )
-from scalescope.results.stored.regular_files import read_bytes
+from scalescope.results.stored.files import read_bytes
 from scalescope.secret_variables import holds_mark
 from scalescope.studies.campaign import nothing_finished_note, run_campaign
 from scalescope.studies.environment import continued_environment, environment_record
 from scalescope.studies.flags import deciding_flags
 from scalescope.studies.plan import Plan
 from scalescope.studies.prepared import Prepared, planned_here
-from scalescope.studies.presenting import is_unstable, report_of
 from scalescope.studies.report import PAGE
 from scalescope.studies.request import Request
-from scalescope.studies.runs.predicting import remember_predictions
 from scalescope.studies.runs.run_history import remember_run
+from scalescope.studies.runs.stored_runs import remember_predictions
+from scalescope.studies.stored import is_unstable, report_of
 from scalescope.studies.study import Report, Study
 from scalescope.studies.watcher import CampaignWatcher
 
@@ -177,7 +177,7 @@ def _changed_workloads(request: Request, plan: Plan) -> list[str]:
     files = {file_of(workload) for workload in workloads - set(_recorded_files(Path(given)))} - {None}
     return [
         f"{file} has changed since this run began: launches before and after may not be the same model. "
-        "A new run measures the new one alone."
+        "A new run measures only the new model."
         for file in files
         if file is not None and file.is_file() and file.stat().st_mtime > begun
     ]
@@ -291,7 +291,7 @@ def _add_resume_command(error: BaseException, path: Path) -> None:
 
 
 def _open_folder(prepared: Prepared) -> tuple[RunFolder, Plan]:
-    """The run's folder, and the plan as it is carried out there."""
+    """The run's folder, and the plan that is carried out there."""
     given, plan, resume = prepared.output_dir, prepared.plan, prepared.request.resume
     path = given or new_run_path(prepared.study.verb)
     if resume:

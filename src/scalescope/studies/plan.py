@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.explanations import SPREAD, Phase, job_key, strategy_settings
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.phases import Phase
-from scalescope.experiment.same_job import SPREAD, job_key, strategy_settings
 from scalescope.experiment.trial import Trial
 from scalescope.report.section import Section
 from scalescope.results.result import Stage
@@ -21,7 +20,7 @@ class Launch:
     trial: Trial
     number: int = 0
     stage: Stage | None = None  # of a search
-    at_most_s: float | None = None  # it is ended then, so that others can still be made
+    at_most_s: float | None = None  # it is stopped then, to leave time for others
     label: str | None = None  # what it is for, in words: "trying precision bf16"
     # Launches of one number and one block are held against each other: they are made next to each other.
     block: str = ""

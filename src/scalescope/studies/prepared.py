@@ -124,7 +124,7 @@ def _budget_for_loading(budget_s: float | None, started_s: float | None) -> Iter
 
 @contextlib.contextmanager
 def time_limit(seconds: float | None, error: ScalescopeError) -> Iterator[None]:
-    """Raise `error` where the main thread is, if it is still inside after so long; None is no limit.
+    """Raise `error` in the main thread if it is still inside after this time; None means no limit.
 
     Other threads get no alarm, so there only a limit that has passed already is one.
     """

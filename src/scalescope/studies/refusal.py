@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from scalescope.analysis.memory.least import LeastMemory, largest_batch_in, least_memory
+from scalescope.analysis.memory.capacity import LeastMemory, largest_batch_in, least_memory
 from scalescope.errors import CannotRun
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
@@ -68,7 +68,7 @@ def _refusal(trial: Trial, machine: Machine) -> str:
     return (
         f"{trial.workload} ({trial.job_label}) needs at least {data_size(least.peak)} per rank "
         f"({_parts(least)}), but there is {there}; {_what_fits(trial, least, room)} "
-        "add --allow-oom to start it anyway"
+        "add --allow-oom to run it anyway"
     )
 
 

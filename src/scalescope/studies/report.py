@@ -7,19 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalescope.errors import BadInput, ExitCode, StorageError
+from scalescope.quantities import counted
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
 from scalescope.report.chapters import chapters_of
 from scalescope.report.performance import NOTHING, performance_text
+from scalescope.report.render.cells import write_scalars
 from scalescope.report.render.drawing import WIDTHS_IN, check_drawing, save
+from scalescope.report.render.markdown import markdown
 from scalescope.report.render.page import page
-from scalescope.report.render.scalars import write_scalars
 from scalescope.report.render.tables import tables
+from scalescope.report.trace.job import headline as traces_headline
+from scalescope.report.trace.job import job_figure
 from scalescope.results.files import to_text, write_atomically
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import DEFAULT_ROOT, PERFORMANCE, RESULTS, find_runs, read_json
-from scalescope.results.stored.folder_check import refused_folder
+from scalescope.results.stored.files import refused_folder
 from scalescope.studies.stored import present
+from scalescope.studies.traces import are_traces, explain_traces
 
 FIGURES = "figures"
 TABLES = "tables"
@@ -49,7 +54,7 @@ class ReportOptions:
         if self.width not in WIDTHS_IN:
             raise BadInput(f"--width: {self.width!r} is not one of {', '.join(WIDTHS_IN)}")
         if self.width != PAGE_WIDTH and FIGURES not in self.formats:
-            raise BadInput("--width is about figure files; add --figures")
+            raise BadInput("--width requires --figures")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +68,14 @@ class Written:
 
 
 def report(roots: Sequence[Path], out: Path | None, options: ReportOptions) -> Written:
-    """Read the runs and write what is wished for."""
+    """Read the runs, or the traces of a job, and write what is wished for."""
     options.check()
+    if are_traces(roots):
+        return _report_of_traces(roots, out, options)
     report_input = gather(roots, options)
     chapters = chapters_of(report_input)
     folder = out or _default_folder(report_input)
-    texts = _texts(report_input, chapters, options)
-    try:
-        files = [*_figures(chapters, folder, options), *_write(texts, folder)]
-    except OSError as error:
-        raise StorageError(f"{error.filename or folder}: could not be written: {error.strerror}") from None
-    refused = _unwritable(folder / FIGURES, folder / TABLES)
-    if refused:
-        raise StorageError(f"{refused[0]}; the other files are written")
+    files = _written(_texts(report_input, chapters, options), chapters, folder, options)
     if options.tensorboard is not None:
         write_scalars(report_input, options.tensorboard)
     first = report_input.scaling_runs[0] if report_input.scaling_runs else report_input.analyzed_runs[-1]
@@ -90,10 +90,51 @@ def report(roots: Sequence[Path], out: Path | None, options: ReportOptions) -> W
     )
 
 
+def _written(
+    texts: dict[str, str], chapters: tuple[Chapter, ...], folder: Path, options: ReportOptions
+) -> list[Path]:
+    """The files of a report; all that can be written are."""
+    try:
+        files = [*_figures(chapters, folder, options), *_write(texts, folder)]
+    except OSError as error:
+        raise StorageError(f"{error.filename or folder}: could not be written: {error.strerror}") from None
+    refused = _unwritable(folder / FIGURES, folder / TABLES)
+    if refused:
+        raise StorageError(f"{refused[0]}; the other files are written")
+    return files
+
+
+def _report_of_traces(roots: Sequence[Path], out: Path | None, options: ReportOptions) -> Written:
+    """A page of what a job's traces show: the verdict, a step of every rank, tables, findings."""
+    explained = explain_traces(roots)
+    first, *others = explained.sections
+    chapters = (
+        Chapter(
+            name="traces",
+            title="Traces",
+            order=0,
+            sections=(first, *explained.findings),
+            figures=(job_figure(explained.job),),
+        ),
+        Chapter(name="details", title="Details", order=1, sections=tuple(others[: -len(explained.findings)])),
+    )
+    texts: dict[str, str] = {}
+    title = options.title or f"scalescope: traces of {traces_headline(explained.job)}"
+    if "html" in options.formats:
+        texts[PAGE] = page(chapters, title, counted(len(explained.job.ranks), "trace"))
+    if "json" in options.formats:
+        texts["traces.json"] = to_text(explained.data)
+    if "md" in options.formats:
+        texts["traces.md"] = markdown(explained.sections)
+    folder = out or Path("trace-report")
+    files = _written(texts, chapters, folder, options)
+    return Written(files=tuple(files), headline=traces_headline(explained.job), warnings=())
+
+
 def page_of(run: Run) -> str:
     """The page of one run, as text; its commands name the run by its whole path."""
     report_input = _input_of([dataclasses.replace(run, path=run.path.absolute())], ReportOptions())
-    return page(chapters_of(report_input), report_input.title, 1)
+    return page(chapters_of(report_input), report_input.title, "1 run")
 
 
 def gather(roots: Sequence[Path], options: ReportOptions) -> ReportInput:
@@ -138,7 +179,7 @@ def _why_nothing(runs: Sequence[Run]) -> str:
     if failed:
         return f"every launch failed; the first: {' '.join((failed[0].reason or failed[0].status).split())}"
     warnings = [warning for run in runs for warning in run.warnings]
-    return warnings[0] if warnings else "holds no run with results; scalescope run makes one"
+    return warnings[0] if warnings else "contains no run with results; scalescope run creates one"
 
 
 def _runs_below(root: Path) -> list[Path]:
@@ -146,7 +187,7 @@ def _runs_below(root: Path) -> list[Path]:
         raise BadInput(f"report: {root}: no such run folder")
     runs = list(find_runs(root.resolve() if root.is_symlink() else root))
     if not runs:
-        raise BadInput(f"report: {root}: holds no run")
+        raise BadInput(f"report: {root}: contains no run")
     return runs
 
 
@@ -178,7 +219,7 @@ def _texts(
     """File name → text, of everything but figures."""
     texts: dict[str, str] = {}
     if "html" in options.formats:
-        texts[PAGE] = page(chapters, report_input.title, len(report_input.analyzed_runs))
+        texts[PAGE] = page(chapters, report_input.title, counted(len(report_input.analyzed_runs), "run"))
     made = tables(report_input)
     wished = {name: text for name, text in made.items() if name.rpartition(".")[2] in options.formats}
     texts |= {f"{TABLES}/{name}": text for name, text in wished.items()}
@@ -194,7 +235,7 @@ def _texts(
 
 
 def _summary(analyzed: AnalyzedRun) -> object:
-    """A run's own results.json; None where it is missing, broken, or holds what is no JSON."""
+    """A run's own results.json; None where it is missing, broken, or is not JSON."""
     summary = read_json(analyzed.run.path / RESULTS)
     try:
         to_text(summary)

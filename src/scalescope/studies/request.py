@@ -45,7 +45,7 @@ class Request:
         None  # when the command began, on the monotonic clock: its budget counts from it
     )
     budget_since: str | None = None  # the budget of such a run is for launches that started later
-    own_keys: frozenset[str] = frozenset()  # of the file: flags of the verb, which are no settings
+    own_keys: frozenset[str] = frozenset()  # of the file: flags of the verb, which are not settings
 
     @property
     def is_shared(self) -> bool:
@@ -59,8 +59,8 @@ class Request:
         path = newest_unfinished_run(self.verb, DEFAULT_ROOT)
         if path is None:
             raise BadInput(
-                f"--resume: there is no unfinished run of {self.verb} under {DEFAULT_ROOT}/; "
-                "name a folder with --output-dir"
+                f"--resume: no unfinished run of {self.verb} exists under {DEFAULT_ROOT}/; "
+                "give a folder with --output-dir"
             )
         return dataclasses.replace(self, flags={**self.flags, "output_dir": (Given(str(path), "--resume"),)})
 

@@ -5,10 +5,10 @@ import dataclasses
 import os
 
 from scalescope.errors import ScalescopeError
-from scalescope.launch.allocation.allocation import current_allocation
-from scalescope.launch.attached.launcher import AttachedLauncher
-from scalescope.launch.attached.rank_context import RankContext, stray_variables
+from scalescope.launch.allocation import current_allocation
 from scalescope.launch.local.launcher import LocalLauncher
+from scalescope.launch.torchrun.launcher import AttachedLauncher
+from scalescope.launch.torchrun.rank_context import RankContext, stray_variables
 from scalescope.results.run_folder import RunFolder
 from scalescope.results.run_record import UNKNOWN_VERB, RunEnd, read_run_record, write_run_record
 from scalescope.studies.execution import run_study
@@ -47,7 +47,7 @@ def _launcher_for(prepared: Prepared, context: RankContext | None) -> LocalLaunc
     if allocation is None:
         launcher = LocalLauncher()
     else:
-        from scalescope.launch.allocation.launcher import AllocationLauncher
+        from scalescope.launch.allocation import AllocationLauncher
 
         launcher = AllocationLauncher(allocation)
     launcher.init_timeout_s = init_timeout_s

@@ -1,32 +1,95 @@
-"""Stored runs: the study that made one, what it presents, and how it is explained."""
+"""Reports of stored runs."""
 
 import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalescope import studies
-from scalescope.errors import BadInput, CannotRun, ScalescopeError
+from scalescope.errors import BadInput, CannotRun, ExitCode, ScalescopeError
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.trial import Trial
 from scalescope.quantities import counted
+from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
+from scalescope.report.consistency import consistency_section
 from scalescope.report.findings import continuing
+from scalescope.report.performance import NOTHING, headline, performance_sections, performance_text
+from scalescope.report.results_json import results_json
 from scalescope.report.section import Section, ShownCommand
+from scalescope.report.trials import failure_section
+from scalescope.results.files import to_text
+from scalescope.results.run import Run
 from scalescope.results.run_commands import PROGRAM, repeating_command
-from scalescope.results.run_folder import ENVIRONMENT, find_runs, is_run_folder
+from scalescope.results.run_folder import ENVIRONMENT, PERFORMANCE, RESULTS, find_runs, is_run_folder
 from scalescope.results.run_record import resume_command
-from scalescope.results.stored.environment import read_environment
+from scalescope.results.stored.records import read_environment
 from scalescope.studies.study import Host, Report, Study
 
 if TYPE_CHECKING:
     from scalescope.results.run import Run
 
+# ---- What every study presents of a stored run besides its own sections
+
+
+def report_of(
+    study: Study | None,
+    of: Run | AnalyzedRun,
+    sections: tuple[Section, ...],
+    next_step: ShownCommand | None = None,
+) -> Report:
+    """The sections of a study with what all of them have: headline, explanation, files, exit code.
+
+    Without a study, no failure was expected.
+    """
+    analyzed = analyzed_run(of)
+    run = analyzed.run
+    return Report(
+        sections=(*failure_section(run), *consistency_section(analyzed), *sections),
+        explain=lambda: performance_sections(analyzed),
+        headline=headline(analyzed) or NOTHING,
+        next_step=next_step,
+        exit_code=_exit_code(study, run),
+        files={
+            RESULTS: lambda: to_text(results_json(analyzed)),
+            PERFORMANCE: lambda: performance_text(analyzed),
+        },
+        run=run,
+    )
+
+
+def with_files(report: Report, files: Mapping[str, Callable[[], str]]) -> Report:
+    """The report with more files, by name; they are written first."""
+    return dataclasses.replace(report, files={**files, **report.files})
+
+
+def _exit_code(study: Study | None, run: Run) -> int:
+    statuses = {
+        result.status
+        for result in run.results
+        if result.stopped_by != "budget" and (study is None or not study.is_expected_failure(result))
+    }
+    if statuses & {"failed", "oom", "interrupted"}:
+        return ExitCode.WORKER_FAILED
+    if "hang" in statuses:
+        return ExitCode.HANG
+    return ExitCode.INVALID if "invalid" in statuses else ExitCode.OK
+
+
+def is_unstable(run: Run) -> bool:
+    """Whether launches of some configuration disagree more than a verdict allows."""
+    from scalescope.analysis.configurations import configurations
+
+    return any(configuration.instabilities() for configuration in configurations(run.results))
+
+
+# ---- Stored runs: the study that made one, what it presents, and how it is explained
+
 
 def present(run: "Run") -> Report:
     """What a stored run shows, by the study that made it."""
-    from scalescope.studies.presenting import report_of
+    from scalescope.studies.stored import report_of
 
     try:
         study = study_of(run)
@@ -45,7 +108,7 @@ def study_of(run: "Run") -> Study | None:
 
 
 def find_study(verb: str) -> type[Study] | None:
-    """The study of a verb: the class in the module of its name, in any folder of studies."""
+    """The study of a verb: the class in the module of its name, in studies or a folder of it."""
     for package, name in _modules():
         if verb and name == verb:
             module = importlib.import_module(f"{package}.{name}")
@@ -64,12 +127,14 @@ def all_studies() -> Iterator[type[Study]]:
 
 
 def _modules() -> Iterator[tuple[str, str]]:
-    """The modules in the folders of studies: (package, name)."""
-    for topic in pkgutil.iter_modules(studies.__path__, f"{studies.__name__}."):
-        if topic.ispkg:
-            package = importlib.import_module(topic.name)
-            for module in pkgutil.iter_modules(package.__path__):
-                yield topic.name, module.name
+    """The modules of studies and of their folders: (package, name)."""
+    for topic in pkgutil.iter_modules(studies.__path__):
+        name = f"{studies.__name__}.{topic.name}"
+        if not topic.ispkg:
+            yield studies.__name__, topic.name
+            continue
+        for module in pkgutil.iter_modules(importlib.import_module(name).__path__):
+            yield name, module.name
 
 
 def recorded_host(path: Path, *, repeatable: bool, ranks: int | None) -> Host:
@@ -87,7 +152,7 @@ def recorded_host(path: Path, *, repeatable: bool, ranks: int | None) -> Host:
 
 def check_of_ranks(ranks: int) -> Callable[[Trial], None]:
     """What new ranks of torchrun or srun refuse."""
-    from scalescope.launch.attached.rank_limits import check_for_ranks
+    from scalescope.launch.torchrun.children import check_for_ranks
 
     return lambda trial: check_for_ranks(trial, ranks)
 
@@ -111,19 +176,20 @@ def run_to_explain(path: Path) -> "Run":
     from scalescope.results.run import load_run
 
     if not path.exists() and path.name == "latest":
-        raise BadInput("explain: there is no run under runs/; name a run folder, or make one: scalescope run")
+        raise BadInput("explain: no run exists under runs/; give a run folder, or create one: scalescope run")
     if not path.exists():
         raise BadInput(f"explain: {path}: no such run folder; scalescope list shows all runs")
     if not is_run_folder(path):
         below = "" if not path.is_dir() or not any(find_runs(path)) else f" {path}"
         raise BadInput(
-            f"explain: {path} is not a run folder; scalescope list{below} shows the runs there are"
+            f"explain: {path} is not a run folder and contains no traces; scalescope list{below} shows all "
+            "runs"
         )
     run = load_run(path)
     if run.warnings and not run.results:
         first, *others = run.warnings
         more = f"; {counted(len(others), 'more line')} cannot be read" if others else ""
-        raise BadInput(f"explain: {path} is damaged, and no result is left: {first}{more}")
+        raise BadInput(f"explain: {path} is damaged and has no readable result: {first}{more}")
     if not run.results:
         raise BadInput(f"explain: {path} has no results yet; to continue it: {resume_command(path)}")
     return run

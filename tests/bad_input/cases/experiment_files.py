@@ -110,7 +110,7 @@ _VALUES = [
     of_file(
         "10^8 variables",
         "env:\n" + "".join(f"  V{n}: [{', '.join(map(str, range(10)))}]\n" for n in range(8)),
-        f"{FILE}:2: env.V0: the env lists multiply to 100,000,000",
+        f"{FILE}:2: env.V0: the env lists combine to 100,000,000",
     ),
     of_file(
         "more than 10,000 trials",

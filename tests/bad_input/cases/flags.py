@@ -45,7 +45,9 @@ _MEASURING = [
         "--window cannot be used with --steps-per-epoch",
     ),
     of_flags("unknown unit of time", "train --budget 3y", "--budget: expected a time such as 90s"),
-    of_flags("shortcut beside its setting", "train --amp --precision bf16", "--amp is short for --precision"),
+    of_flags(
+        "shortcut beside its setting", "train --amp --precision bf16", "--amp is the same as --precision"
+    ),
     of_flags(
         "threads twice",
         "train --threads-per-rank 2 --env OMP_NUM_THREADS=1",
@@ -59,10 +61,12 @@ _MEASURING = [
     of_flags(
         "next for a plan",
         "train --only-launch next",
-        "--only-launch: next is not for train; it takes a number from 0",
+        "--only-launch: next cannot be used with train; it takes a number from 0",
     ),
     of_flags(
-        "number for a search", "tune --only-launch 3", "--only-launch: 3 is not for tune; it takes next"
+        "number for a search",
+        "tune --only-launch 3",
+        "--only-launch: 3 cannot be used with tune; it takes next",
     ),
     of_flags("launch number of 5,000 digits", f"train --only-launch {'9' * 5000}", "--only-launch"),
     of_flags("nothing to resume", "train --resume", "resume"),
@@ -123,7 +127,7 @@ _NAMED_VALUES = [
 ]
 
 _COMMANDS = [
-    of_flags("dashes without a command", "train --", "-- is for a training command, but none follows"),
+    of_flags("dashes without a command", "train --", "-- must be followed by a training command"),
     of_flags("command twice", "train --command x -- python t.py", "--command cannot be used with -- COMMAND"),
     of_flags(
         "command and workload",
@@ -168,7 +172,7 @@ _COMMANDS = [
 ]
 
 _STORED = [
-    of_flags("explain nothing", "explain", "there is no run under runs/"),
+    of_flags("explain nothing", "explain", "no run exists under runs/"),
     of_command("explain a file", "explain f", "f", files={"f": "x"}),
     of_flags("report a run that is not there", "report gone", "gone"),
     of_command("unknown format", "report r --format docx", "docx", files=_RUN),
@@ -185,14 +189,14 @@ _STORED = [
         code=ExitCode.STORAGE,
     ),
     of_flags("compare nothing", "compare", "BASE"),
-    of_flags("compare one run", "compare r", "compare needs two runs: BASE and NEW"),
-    of_flags("threshold of compare", "compare a b --threshold big", "--threshold: expected a share"),
-    of_flags("threshold of nothing", "compare a b --threshold 0", "--threshold: expected a share"),
-    of_flags("threshold above all", "compare a b --threshold 100%", "--threshold: expected a share"),
+    of_flags("compare one run", "compare r", "compare requires two runs: BASE and NEW"),
+    of_flags("threshold of compare", "compare a b --threshold big", "--threshold: expected a percentage"),
+    of_flags("threshold of nothing", "compare a b --threshold 0", "--threshold: expected a percentage"),
+    of_flags("threshold above all", "compare a b --threshold 100%", "--threshold: expected a percentage"),
     of_flags(
         "budget without a measurement",
         "compare a b --budget 5m",
-        "--budget is for --interleave",
+        "--budget requires --interleave",
     ),
     of_flags(
         "window of compare in words", "compare a b --interleave --window long", "--window: expected a time"
@@ -200,14 +204,16 @@ _STORED = [
     of_flags(
         "set without interleave",
         "compare a b --set precision=bf16",
-        "--set is for --interleave with a single run",
+        "--set requires --interleave and a single run",
     ),
-    of_flags("three runs to interleave", "compare a b c --interleave", "--interleave is for two runs"),
+    of_flags(
+        "three runs to interleave", "compare a b c --interleave", "--interleave requires exactly two runs"
+    ),
     of_flags(
         "interleave on any hardware",
         "compare a b --interleave --any-hardware",
-        "--interleave needs the machine",
-        "leave --any-hardware out",
+        "--interleave measures on this machine",
+        "cannot be used with --any-hardware",
     ),
     of_command(
         "set without a value",
@@ -236,7 +242,7 @@ _STORED = [
         "price that is not a number", "predict r --gpu-hour-price nan", "--gpu-hour-price", files=_RUN
     ),
     of_command("bucket that is not a number", "predict r --bucket-cap-mb nan", "--bucket-cap-mb", files=_RUN),
-    of_flags("ledger of a run", "predict r --ledger", "--ledger is about all runs"),
+    of_flags("ledger of a run", "predict r --ledger", "--ledger shows all runs"),
     of_flags("ranks to check in words", "check --world-size two", "--world-size"),
     of_flags("argument to check", "check now", "now"),
     of_flags("setting that is not there", "settings zzzzzz", "settings: nothing matches 'zzzzzz'"),

@@ -18,13 +18,11 @@ def _lint(name: str, content: Content, *says: str) -> Case:
 
 
 CASES = (
-    of_command(
-        "partition without a job", "train --partition gpu", "--partition is for jobs; add --launcher slurm"
-    ),
+    of_command("partition without a job", "train --partition gpu", "--partition requires --launcher slurm"),
     Case(
         name="setup without a job",
         command=("train", "--setup", "module load x"),
-        says=("--setup is for jobs; add --launcher slurm",),
+        says=("--setup requires --launcher slurm",),
     ),
     of_command(
         "unknown launcher",

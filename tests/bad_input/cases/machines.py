@@ -65,7 +65,7 @@ CASES = (
     of_command(
         "output folder holds a run",
         "train --device=cpu --output-dir=r",
-        "r already holds a run",
+        "r already contains a run",
         "--resume",
         files={"r": StoredRun("train")},
         leaves=True,

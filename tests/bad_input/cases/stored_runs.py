@@ -44,7 +44,7 @@ _EXPLAINED = (
     of_command(
         "compare: folder without runs",
         "compare r d",
-        "d: holds no run",
+        "d: contains no run",
         files={"r": StoredRun("train"), "d": Folder()},
     ),
     of_command(
@@ -77,7 +77,7 @@ _EXPLAINED = (
     of_command(
         "resume: without a record",
         "resume r",
-        "r does not say which command made it",
+        "r does not record which command created it",
         files={"r": StoredRun("train", {"run.json": None})},
     ),
     of_command(

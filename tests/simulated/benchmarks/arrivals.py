@@ -1,7 +1,7 @@
 """Simulated launches of the benchmark that records who waits for whom."""
 
 from scalescope.catalog.benchmarks.arrivals import MOST_STEPS
-from scalescope.experiment.ablations import NO_COMM, has_ablation
+from scalescope.experiment.explanations import NO_COMM, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import RankRecord

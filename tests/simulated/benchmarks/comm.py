@@ -1,7 +1,7 @@
 """Simulated launches of the communication benchmark."""
 
-from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import Comm
+from scalescope.catalog.collectives import collective_named
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import RankRecord
@@ -22,7 +22,7 @@ def _record(model: CostModel, trial: Trial, rank: int) -> RankRecord:
     options = trial.options(Comm)
     samples: dict[str, list[float]] = {}
     for name in options.collectives():
-        card = cards.card("collectives", name)
+        card = collective_named(name)
         for size in options.sizes() if card.has_data else (0,):
             if _is_beyond(model, options, size):
                 break

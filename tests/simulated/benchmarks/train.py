@@ -4,7 +4,7 @@ import math
 import random
 
 from scalescope.catalog.benchmarks.train import Train
-from scalescope.experiment.ablations import NO_COMM, has_ablation
+from scalescope.experiment.explanations import NO_COMM, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
 from scalescope.results.result import RankRecord

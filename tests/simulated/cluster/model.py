@@ -7,9 +7,8 @@ with the analysis, which has to recover these figures from the ranks' records.
 import math
 from dataclasses import dataclass
 
-from scalescope.experiment.ablations import PRELOADED, has_ablation, has_loader
-from scalescope.experiment.machine import Gpu, Machine
-from scalescope.experiment.machines.nodes import combined_machine
+from scalescope.experiment.explanations import PRELOADED, has_ablation, has_loader
+from scalescope.experiment.machine import Gpu, Machine, combined_machine
 from scalescope.experiment.trial import Trial
 
 _DEVICE_NAME = "fake GPU"

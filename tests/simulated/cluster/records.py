@@ -2,9 +2,9 @@
 
 from itertools import combinations
 
-from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import NCCL_LOG, Comm
-from scalescope.experiment.ablations import NO_COMM, has_ablation
+from scalescope.catalog.collectives import collective_named
+from scalescope.experiment.explanations import NO_COMM, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import RankRecord
 from tests.simulated.cluster.model import ClusterModel
@@ -78,7 +78,7 @@ def collective_records(model: ClusterModel, trial: Trial) -> list[RankRecord]:
     options, ranks = trial.options(Comm), trial.world_size
     samples: Samples = {}
     for name in options.collectives() if options.purpose != NCCL_LOG else ():
-        card = cards.card("collectives", name)
+        card = collective_named(name)
         for size in options.sizes() if card.has_data else (0,):
             time_s = model.transfer_s(size, ranks)
             for in_place in card.in_place:

@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scalescope.experiment.ablations import at_per_rank_batch, has_loader, single_rank_baseline
+from scalescope.experiment.explanations import at_per_rank_batch, has_loader, single_rank_baseline
 from scalescope.experiment.trial import Trial
 from tests.simulated.cluster.model import ClusterModel
 from tests.simulated.cluster.timeline import ClusterStep, LaunchNoise, Timeline, normal_steps

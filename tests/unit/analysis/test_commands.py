@@ -4,12 +4,11 @@ import math
 
 import pytest
 
-from scalescope.analysis.commands.batches import OBSERVED_SETTINGS, batch_text, can_set_batch
-from scalescope.analysis.commands.script_facts import script_facts
+from scalescope.analysis.commands import OBSERVED_SETTINGS, batch_text, can_set_batch, script_facts
 from scalescope.analysis.configurations import Configuration, comparable_log_rates, configurations
 from scalescope.analysis.durations import LaunchDurations, estimated_launch_s
 from scalescope.analysis.launches import summarise
-from scalescope.experiment.ablations import without_communication
+from scalescope.experiment.explanations import without_communication
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from tests.builders.commands import COMMAND, command_launch, make_command

@@ -15,12 +15,12 @@ from scalescope.analysis.telemetry import (
     over_launches,
     telemetry_summary,
 )
-from scalescope.experiment.recordings import breakdown_of
+from scalescope.experiment.explanations import breakdown_of
 from tests.builders.commands import make_command
 from tests.builders.results import make_result, make_trial
 
 _TWO_GPUS = {
-    "looks": 3,
+    "samples": 3,
     "interval_s": 0.2,
     "gpus": {
         "a": {
@@ -70,8 +70,8 @@ def test_figures_are_means_over_samples_but_memory_and_temperature_are_the_large
 
 
 def test_what_was_not_sampled_is_unknown() -> None:
-    empty = {"looks": 1, "interval_s": 0.2, "gpus": {}, "asking_gpus_s": 0.1, "cpu": {}}
-    for telemetry in ({}, {"looks": 0, "interval_s": 0.2}, empty):
+    empty = {"samples": 1, "interval_s": 0.2, "gpus": {}, "asking_gpus_s": 0.1, "cpu": {}}
+    for telemetry in ({}, {"samples": 0, "interval_s": 0.2}, empty):
         summary = telemetry_summary(telemetry)
         assert summary == TelemetrySummary()
         assert not summary.knows_gpu and not summary.throttled
@@ -91,7 +91,7 @@ def test_what_answers_in_part_is_known_in_part() -> None:
     summary = telemetry_summary({"cpu": idle, "gpus": {"a": {"utilization": [0.0]}}})
     assert summary == TelemetrySummary(host_utilization=0.0, rank_busy_cores=0.0, gpu_utilization=0.0)
     assert summary.knows_gpu
-    assert telemetry_summary({"looks": 0, "gpu_problem": "NVML says no"}) == TelemetrySummary(
+    assert telemetry_summary({"samples": 0, "gpu_problem": "NVML says no"}) == TelemetrySummary(
         problem="NVML says no"
     )
 

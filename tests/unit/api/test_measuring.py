@@ -95,9 +95,9 @@ def test_tune_returns_a_row_for_each_combination() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"threshold": 0.03}, "threshold=: expected a share such as 3%, got 0.03"),
+        ({"threshold": 0.03}, "threshold=: expected a percentage such as 3%, got 0.03"),
         ({"verify_loss": 2}, "verify_loss=: expected a whole number from 8 to 1,000,000, got 2"),
-        ({"build": "mlp", "workload": "cnn"}, "workload=: is another name for build; give one of them"),
+        ({"build": "mlp", "workload": "cnn"}, "workload=: is another name for build; give only one of them"),
         ({"build": "my.py:build"}, "build=: workload my.py:build: my.py: No such file or directory"),
         ({"lever": "jit"}, "tune() has no setting lever; did you mean levers?"),
     ],

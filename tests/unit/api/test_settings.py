@@ -8,7 +8,7 @@ import pytest
 from scalescope.api.settings import entries_of
 from scalescope.errors import BadInput
 from scalescope.experiment.experiment import Experiment, build_experiment
-from scalescope.studies.comm.comm import CommStudy
+from scalescope.studies.comm import CommStudy
 from scalescope.studies.scaling.scale import ScaleStudy
 
 _SCALE = ScaleStudy()

@@ -14,7 +14,7 @@ from scalescope.catalog.setting import check_value, settings_of
 from scalescope.errors import BadInput
 
 PACKAGE = Path(scalescope.catalog.__file__).parent.parent
-KINDS = ("benchmarks", "collectives", "data", "levers", "strategies", "workloads")
+KINDS = ("benchmarks", "data", "levers", "strategies", "workloads")
 EVERY_CARD = [(kind, name) for kind in KINDS for name in cards.names(kind)]
 EVERY_SETTING = [
     setting

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import ALL, DTYPE_BYTES, Comm
+from scalescope.catalog.collectives import COLLECTIVES, collective_named
 from scalescope.catalog.setting import settings_of
 from scalescope.errors import BadInput, CannotRun
 
@@ -27,7 +27,7 @@ def options(device: str = "cpu", **changes: Any) -> Comm:
 
 
 def test_chosen_collectives_are_in_the_catalogs_order_and_all_is_every_one() -> None:
-    assert cards.names("collectives") == EVERY
+    assert tuple(COLLECTIVES) == EVERY
     assert options().collectives() == EVERY
     assert options(collective=f"broadcast,{ALL}").collectives() == EVERY
     assert options(collective="reduce,all_reduce").collectives() == ("all_reduce", "reduce")
@@ -50,12 +50,12 @@ def test_bus_factors_are_nccl_tests_own() -> None:
     shared = dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all"), (0.5, 0.875))
     whole = dict.fromkeys(("broadcast", "reduce", "sendrecv"), (1.0, 1.0))
     factors = {"all_reduce": (1.0, 1.75), "barrier": (0.0, 0.0), **shared, **whole}
-    cards_of = {name: cards.card("collectives", name) for name in EVERY}
+    cards_of = {name: collective_named(name) for name in EVERY}
     assert {name: (card.bus_factor(2), card.bus_factor(8)) for name, card in cards_of.items()} == factors
 
 
 def test_cards_of_collectives_hold_what_the_table_prints() -> None:
-    facts = {name: cards.card("collectives", name) for name in EVERY}
+    facts = {name: collective_named(name) for name in EVERY}
     sharing = {name for name, card in facts.items() if card.shares_array}
     assert sharing == {"all_gather", "reduce_scatter", "all_to_all"}
     assert {name for name, card in facts.items() if not card.has_data} == {"barrier"}

@@ -11,9 +11,8 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
 from scalescope.experiment.given import Given
 from scalescope.experiment.trial import Trial
-from scalescope.launch.launcher import judge
-from scalescope.results.result import RankRecord
-from scalescope.studies.training.train import TrainStudy
+from scalescope.launch.validity import judge
+from scalescope.studies.train import TrainStudy
 from tests.simulated.launcher import TWO_CORES
 from tests.unit.extending import extended
 
@@ -64,14 +63,6 @@ class Disk:
     def steps(self) -> int:
         return 1
 '''
-_VALIDITY = """
-from scalescope.launch.launcher import Outcome
-
-
-def judge(trial, records):
-    bad = [record for record in records if not record.counters.get("files")]
-    return Outcome(status="invalid" if bad else "ok", records=records)
-"""
 
 
 def _trials(benchmark: str, **flags: str) -> tuple[Trial, ...]:
@@ -101,18 +92,8 @@ def test_a_new_lever_gets_a_flag(tmp_path: Path) -> None:
     assert "--turbo" not in {flag for option in _setting_options(TrainStudy) for flag in option.opts}
 
 
-def test_a_new_benchmark_brings_its_rules_of_validity_or_has_nothing_to_check(tmp_path: Path) -> None:
-    def record(**counters: int) -> RankRecord:
-        return RankRecord(rank=0, host="h", device="cpu", placement="", counters={**counters})
-
-    with (
-        extended("scalescope.catalog.benchmarks", tmp_path / "cards", disk=_BENCHMARK),
-        extended("scalescope.launch.validity", tmp_path / "validity", disk=_VALIDITY),
-    ):
+def test_a_new_benchmark_without_rules_of_validity_has_nothing_to_check(tmp_path: Path) -> None:
+    with extended("scalescope.catalog.benchmarks", tmp_path / "cards", disk=_BENCHMARK):
         (trial,) = _trials("disk", file_mb="8")
         assert (trial.benchmark, trial.steps) == ("disk", 1)
-        assert judge(trial, [record(files=3)]).status == "ok"
-        assert judge(trial, [record(files=0)]).status == "invalid"
-    with extended("scalescope.catalog.benchmarks", tmp_path / "alone", disk=_BENCHMARK):
-        (trial,) = _trials("disk")
         assert judge(trial, []).status == "ok"

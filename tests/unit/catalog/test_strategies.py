@@ -45,19 +45,27 @@ def test_an_ordinary_job_is_taken() -> None:
         ("pipeline", {"world_size": 1}, "pipeline requires at least 2 ranks; use --world-size 2"),
         ("pipeline", {"accumulation_steps": 2}, "accumulation_steps cannot be used with pipeline; .*"),
         ("pipeline", {"precision": "fp16"}, "precision fp16 cannot be used with pipeline, .*; use bf16"),
-        ("pipeline", {"microbatches": 5}, "a batch of 16 does not divide into 5 microbatches; 4 would"),
-        ("pipeline", {"microbatches": 32}, "a batch of 16 does not divide into 32 microbatches; 16 would"),
+        ("pipeline", {"microbatches": 5}, "a batch of 16 cannot be split into 5 equal microbatches; use 4"),
+        (
+            "pipeline",
+            {"microbatches": 32},
+            "a batch of 16 cannot be split into 32 equal microbatches; use 16",
+        ),
         (
             "pipeline",
             {"global_batch_size": 18, "batch_size": None, "microbatches": 4},
-            "a batch of 18 does not divide into 4 microbatches; 3 would",
+            "a batch of 18 cannot be split into 4 equal microbatches; use 3",
         ),
         (
             "pipeline",
             {"world_size": 3, "batch_size": 2},
-            "schedule 1f1b needs a microbatch for each of 3 ranks, a batch of 2 gives 2; gpipe would work",
+            r"schedule 1f1b requires a microbatch per rank \(3\), .* gives 2; use --schedule gpipe",
         ),
-        ("pipeline", {"microbatches": 1}, "schedule 1f1b needs .* a batch of 16 gives 1; gpipe would work"),
+        (
+            "pipeline",
+            {"microbatches": 1},
+            "schedule 1f1b requires .* a batch of 16 gives 1; use --schedule gpipe",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(

@@ -76,10 +76,13 @@ def test_side_by_side_gates_nothing(run: Run, tmp_path: Path, arguments: tuple[s
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("fast", "runs/latest"), "compare: runs/latest: there is no run yet; name a run folder"),
-        (("fast", "--interleave"), "compare needs two runs: BASE and NEW; give NEW, or what to change with"),
+        (("fast", "runs/latest"), "compare: runs/latest: no run exists yet; give a run folder"),
+        (
+            ("fast", "--interleave"),
+            "compare requires two runs: BASE and NEW; give NEW, or what to change with",
+        ),
         (("fast", "slow", "--interleave", "--budget", "none"), "--budget: expected a time such as"),
-        (("fast", "slow", "--window", "3s"), "--window is for --interleave"),
+        (("fast", "slow", "--window", "3s"), "--window requires --interleave"),
     ],
 )
 def test_bad_input_is_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scalescope.cli.interruption import interruptible
+from scalescope.cli.streams import interruptible
 from scalescope.errors import CannotRun, Interrupted
 from scalescope.studies.prepared import time_limit
 
@@ -54,7 +54,7 @@ def test_a_signal_that_was_ignored_stays_ignored() -> None:
 
 TWICE = """
 import os, signal
-from scalescope.cli.interruption import interruptible
+from scalescope.cli.streams import interruptible
 from scalescope.errors import Interrupted
 with interruptible():
     try:

@@ -78,7 +78,7 @@ def test_what_a_script_lacks_for_several_ranks_is_said(
         ("train gone.py", "scalescope: gone.py: No such file or directory"),
         ("memory joins.py", "scalescope: joins.py: memory cannot measure a command"),
         ("train --windwo 1s joins.py", "scalescope: no such option --windwo; did you mean --window?"),
-        ("scale -- deepspeed joins.py", "scalescope: scale compares numbers of ranks"),
+        ("scale -- deepspeed joins.py", "scalescope: scale compares world sizes"),
     ],
 )
 def test_other_mistakes_keep_their_line(typed: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from scalescope.catalog import cards
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import settings_of
 from scalescope.cli.options import MeasuringCommand, given_flags, measuring_verb
-from scalescope.experiment.yaml_file import Entries, Given
+from scalescope.experiment.given import Entries, Given
 from scalescope.studies.study import Study
 
 
@@ -63,7 +63,9 @@ def test_flags_become_entries(words: str, given: Entries) -> None:
 
 
 def test_a_short_form_cannot_stand_beside_its_setting() -> None:
-    with pytest.raises(click.UsageError, match="--amp is short for --precision bf16; give one of them"):
+    with pytest.raises(
+        click.UsageError, match="--amp is the same as --precision bf16; give only one of them"
+    ):
         typed("--amp", "--precision", "fp16")
 
 
@@ -84,7 +86,7 @@ def test_help_describes_the_default() -> None:
     assert help_of("global_batch_size").endswith("(strong scaling).")  # none: not shown
     assert help_of("oversubscribe").endswith("[default: off]")
     assert help_of("static_graph").endswith(  # a workload starts elsewhere
-        "[default: on; off with your own workload; the script's own with a command]"
+        "[default: on; off with your own workload; the script's value with a command]"
     )
     assert help_of("compile").endswith("[default: none]")
     (batch,) = cards.all_settings("train")["batch_size"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from scalescope.progress.terminal import TerminalWatcher
-from scalescope.results.ranks.rank_placement import RankPlacement
+from scalescope.results.ranks import RankPlacement
 from scalescope.studies.study import Interim, InterimRow
 from scalescope.studies.watcher import Budget
 from tests.builders.progress import ONE_RANK, TWO_RANKS, Clock, ended, launches_of

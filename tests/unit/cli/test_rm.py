@@ -79,8 +79,8 @@ def test_what_is_not_a_run_is_refused(rm: Rm, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "experiment.yaml").write_text("batch_size: 3\n")  # a person's own, for many runs
-    assert "holds no run" in refusal(rm, folder)
-    assert "holds no run" in refusal(rm, "runs")
+    assert "contains no run" in refusal(rm, folder)
+    assert "contains no run" in refusal(rm, "runs")
     assert "no such run folder" in refusal(rm, "nowhere")
     assert "no such run folder" in refusal(rm, folder / "experiment.yaml")
     assert (folder / "experiment.yaml").is_file()
@@ -123,7 +123,7 @@ def test_a_run_with_files_of_others_in_our_subfolders_is_refused(rm: Rm, name: s
         "logs/.0123456789ab-0-1.log.ab_d1234",
     ):
         (run / ours).write_text("")
-    assert f"'{'/'.join(Path(name).parts[:2])}'; move that first" in refusal(rm, run)
+    assert f"'{'/'.join(Path(name).parts[:2])}'; move them first" in refusal(rm, run)
     assert (run / name).read_text() == "mine"
     shutil.move(run / name, "elsewhere")
     if (run / "logs" / "a").is_dir():

@@ -178,10 +178,10 @@ def test_a_template_and_setup_of_one_s_own(run: Run, tmp_path: Path) -> None:
     ("flags", "message"),
     [
         ((*_JOB, "--nodes=3"), "--nodes takes one value"),
-        ((*_JOB, "--gpus-per-node=2", "--tasks-per-node=2"), "give one"),
-        ((*_JOB, "--device=cuda"), "--device cuda needs --gpus-per-node"),
-        ((*_JOB, "--world-size=1,4"), "4 ranks do not fit a job of 2; ask for more nodes"),
-        ((*_JOB, "--env=NCCL_DEBUG=INFO"), "put 'export NAME=VALUE' into --setup"),
+        ((*_JOB, "--gpus-per-node=2", "--tasks-per-node=2"), "give only one"),
+        ((*_JOB, "--device=cuda"), "--device cuda requires --gpus-per-node"),
+        ((*_JOB, "--world-size=1,4"), "4 ranks do not fit in a job of 2 tasks; request more nodes"),
+        ((*_JOB, "--env=NCCL_DEBUG=INFO"), "add --setup 'export NAME=VALUE'"),
         ((*_JOB, "--setup=a", "--setup=export HF_TOKEN=hunter2"), "--setup: line 2 holds a secret"),
         ((*_JOB, "--link=1gbit"), "use --launcher local"),
         ((*_JOB, "--resume", "--output-dir=nowhere"), "has no run that SLURM began"),
@@ -227,7 +227,7 @@ def test_lint_looks_for_folders_here_and_beside_the_script(run: Run, tmp_path: P
         "#!/bin/bash\n#SBATCH --cpus-per-task=2 --output=logs/%j.out\nexport OMP_NUM_THREADS=2\nsrun ./a\n"
     )
     ended = run("slurm", "lint", str(script))
-    assert (ended.code, "2: --output: there is no folder logs" in ended.out) == (8, True)
+    assert (ended.code, "2: --output: folder logs does not exist" in ended.out) == (8, True)
     for folder in (beside / "logs", Path.cwd() / "logs"):
         folder.mkdir()
         assert run("slurm", "lint", str(script)).code == 0

@@ -4,8 +4,8 @@ import click
 import pytest
 
 from scalescope.cli.verbs import train
-from scalescope.studies.trace.profiling import Profiling
-from scalescope.studies.training.train import TrainStudy
+from scalescope.studies.trace import Profiling
+from scalescope.studies.train import TrainStudy
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, *flags: str) -> TrainStudy:

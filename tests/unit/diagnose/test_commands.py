@@ -13,7 +13,7 @@ from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.facts import facts_of
 from scalescope.diagnose.finding import Diagnosis, Finding
 from scalescope.diagnose.step_facts import StepFacts, step_facts_of
-from scalescope.experiment.ablations import with_preloaded_input, without_communication
+from scalescope.experiment.explanations import with_preloaded_input, without_communication
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.results.run import Run

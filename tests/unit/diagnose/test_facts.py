@@ -9,7 +9,7 @@ from scalescope.analysis.comm.pairs import PairRow
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, CONTENTION, INPUT
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.facts import Facts, facts_of
-from scalescope.experiment.ablations import single_rank_baseline
+from scalescope.experiment.explanations import single_rank_baseline
 from scalescope.results.result import RankRecord
 from scalescope.results.run import Run
 from tests.builders.facts import facts_from, make_curve, make_facts, measured

@@ -7,7 +7,7 @@ from typing import Any
 from scalescope.catalog.workloads.mlp import Mlp
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.finding import Diagnosis
-from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline
+from scalescope.experiment.explanations import at_per_rank_batch, single_rank_baseline
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.results.run import Run

@@ -9,13 +9,14 @@ import pytest
 
 from scalescope.diagnose.step_facts import LEAST_SHARE, StepFacts, step_facts_of
 from scalescope.diagnose.varied import varied_settings
-from scalescope.experiment.ablations import (
+from scalescope.experiment.explanations import (
+    arrivals_of,
+    breakdown_of,
     single_rank_baseline,
     with_preloaded_input,
     without_communication,
     without_optimizer,
 )
-from scalescope.experiment.recordings import arrivals_of, breakdown_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.results.run import Run

@@ -19,6 +19,7 @@ from scalescope.experiment.command_line import (
 )
 from scalescope.experiment.expand import Expansion, expand
 from scalescope.experiment.experiment import build_experiment
+from scalescope.experiment.explanations import job_key
 from scalescope.experiment.given import Entries, Given
 from scalescope.experiment.observed import (
     ObservedLaunch,
@@ -28,7 +29,6 @@ from scalescope.experiment.observed import (
     without_observations,
 )
 from scalescope.experiment.record import to_yaml
-from scalescope.experiment.same_job import job_key
 from scalescope.experiment.trial import Trial
 from scalescope.experiment.yaml_file import read_experiment_file
 from tests.simulated.launcher import TWO_CORES
@@ -92,7 +92,7 @@ def test_a_format_is_asked_of_a_command_as_of_other_jobs() -> None:
         ({"lr": 1}, "--lr cannot be used with a command: the script decides"),
         ({"strategy": "ddp"}, "--strategy cannot be used with a command: the script decides"),
         ({"hidden_dim": 8}, "--hidden-dim cannot be used with a command: the script decides"),
-        ({"workload": "mlp"}, "--workload cannot be used with a command: give one of them"),
+        ({"workload": "mlp"}, "--workload cannot be used with a command; give only one of them"),
         ({"batch_size": 8}, "--batch-size: write {batch_size} in the command where its value belongs"),
         (
             {"command": "a {batch_size}"},
@@ -110,7 +110,8 @@ def test_a_format_is_asked_of_a_command_as_of_other_jobs() -> None:
         ({"command": "a 'b"}, "--command: No closing quotation"),
         (
             {"link": "1gbit"},
-            "--link cannot be used with a command: its launcher could not reach ranks in other networks",
+            "--link cannot be used with a command: its launcher could not reach ranks in other network "
+            "namespaces",
         ),
     ],
 )
@@ -193,8 +194,8 @@ def test_ranks_by_node_are_a_number_of_ranks_unless_the_name_is_varied() -> None
 @pytest.mark.parametrize(
     ("ranks", "message"),
     [
-        (6, "6 ranks do not fill nodes of 4; use a multiple of 4"),
-        (12, "12 ranks at 4 per node need 3 nodes, and the job has 2"),
+        (6, "6 ranks do not fill nodes of 4 ranks; use a multiple of 4"),
+        (12, "12 ranks at 4 per node require 3 nodes, and the job has 2"),
     ],
 )
 def test_ranks_that_do_not_fill_the_nodes_are_refused(ranks: int, message: str) -> None:

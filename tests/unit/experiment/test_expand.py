@@ -78,7 +78,7 @@ def test_auto_is_single_on_one_rank_and_ddp_above_which_brings_its_settings() ->
     assert ddp.settings["bucket_cap_mb"] == BUCKET.default_for("cpu")
     trials = expand(ask(strategy="single,ddp"), TWO_CORES).trials
     assert len({trial.trial_id for trial in trials}) == 2
-    with pytest.raises(BadInput, match=r"^strategy single runs on one rank; 2 ranks need ddp$"):
+    with pytest.raises(BadInput, match=r"^strategy single runs on one rank; use ddp for 2 ranks$"):
         expand(ask(strategy="single", world_size="1,2"), TWO_CORES)
     single, ddp = expand(ask(bucket_cap_mb="10", world_size="1,2"), TWO_CORES).trials
     assert "bucket_cap_mb" not in single.settings
@@ -93,13 +93,13 @@ def test_two_ways_to_ask_for_the_same_trial_are_one_trial() -> None:
 def test_so_many_trials_are_allowed_and_one_more_only_if_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     thousand = ",".join(str(number) for number in range(1, 1001))
     huge = ask(seed=thousand, lr=thousand, input_dim=thousand, output_dim=thousand)
-    message = r"^the lists multiply to 1,000,000,000,000 trials; add --yes to run more than 10,000$"
+    message = r"^the lists combine to 1,000,000,000,000 trials; add --yes to run more than 10,000$"
     with pytest.raises(BadInput, match=message):  # before it is multiplied out
         expand(huge, TWO_CORES)
     monkeypatch.setattr(expanding, "MOST_TRIALS", 4)
     assert len(expand(ask(seed="1,2", lr="1,2"), TWO_CORES).trials) == 4
     five = ask(seed="1,2,3,4,5")
-    with pytest.raises(BadInput, match="multiply to 5 trials"):
+    with pytest.raises(BadInput, match="combine to 5 trials"):
         expand(five, TWO_CORES)
     assert len(expand(five, TWO_CORES, many=True).trials) == 5
 

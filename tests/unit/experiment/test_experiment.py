@@ -6,7 +6,7 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import settings_of
 from scalescope.errors import BadInput
 from scalescope.experiment.experiment import Experiment, build_experiment
-from scalescope.experiment.yaml_file import Entries, Given
+from scalescope.experiment.given import Entries, Given
 from tests.builders.requests import ask, flags
 
 
@@ -52,7 +52,8 @@ def test_a_batch_flag_replaces_the_other_batch_of_the_file() -> None:
     assert build(both, flags(global_batch_size="128")).settings == {"global_batch_size": (128,)}
     for file, typed_both in ((both, {}), ({}, flags(batch_size="32", global_batch_size="64"))):
         with pytest.raises(
-            BadInput, match=r"global.batch.size: give batch_size .*weak.* or global_batch_size .*strong"
+            BadInput,
+            match=r"global.batch.size: give either batch_size .*weak.* or global_batch_size .*strong",
         ):
             build(file, typed_both)
 
@@ -107,7 +108,7 @@ def test_env_values_are_a_sweep_of_every_combination() -> None:
     )
     # Ten values of each of 20 names would be 10^20 dictionaries.
     digits = ",".join("0123456789")
-    with pytest.raises(BadInput, match="multiply to 100,000,000,000,000,000,000"):
+    with pytest.raises(BadInput, match="combine to 100,000,000,000,000,000,000"):
         ask(**{f"env__A{number}": digits for number in range(20)})
 
 

@@ -4,9 +4,16 @@ import dataclasses
 import json
 
 from scalescope.experiment.expand import expand
-from scalescope.experiment.machine import Gpu, Machine, PrecisionSupport
-from scalescope.experiment.machines.emulation import emulation_notes, emulation_text, precisions_text
-from scalescope.experiment.machines.nodes import combined_machine, differences
+from scalescope.experiment.machine import (
+    Gpu,
+    Machine,
+    PrecisionSupport,
+    combined_machine,
+    differences,
+    emulation_notes,
+    emulation_text,
+    precisions_text,
+)
 from scalescope.results.provenance import describe_environment, environment_id
 from tests.builders.requests import ask, with_gpus
 from tests.simulated.launcher import TWO_CORES

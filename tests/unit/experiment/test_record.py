@@ -8,13 +8,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scalescope.catalog import cards
+from scalescope.catalog.collectives import COLLECTIVES
 from scalescope.catalog.measuring import Measuring
 from scalescope.catalog.setting import Setting, settings_of
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import RUN_NAME, Experiment, build_experiment
+from scalescope.experiment.given import Entries, Given
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.record import to_yaml
-from scalescope.experiment.yaml_file import Entries, Given, read_experiment_file
+from scalescope.experiment.yaml_file import read_experiment_file
 from tests.builders.requests import ask, with_gpus
 from tests.simulated.launcher import TWO_CORES
 
@@ -23,7 +25,7 @@ NAMES = {
     "data": cards.names("data"),
     "data_dir": ("data", "/somewhere/my data", "~/data: all, of it"),
     "strategy": ("auto", *cards.known_names("strategies")),
-    "collective": ("all", "all_reduce,broadcast", *cards.names("collectives")),
+    "collective": ("all", "all_reduce,broadcast", *tuple(COLLECTIVES)),
 }
 BATCHES = ("batch_size", "global_batch_size")
 WORDS_FOR_NONE = ("none", "null")

@@ -4,23 +4,22 @@ from typing import Any
 
 import pytest
 
-from scalescope.experiment.ablations import (
+from scalescope.experiment.expand import expand
+from scalescope.experiment.explanations import (
     NO_OPTIMIZER,
     PRELOADED,
-    has_ablation,
-    with_preloaded_input,
-    without_optimizer,
-)
-from scalescope.experiment.expand import expand
-from scalescope.experiment.recordings import (
     arrivals_of,
     breakdown_of,
+    has_ablation,
     only_explains,
     records_arrivals,
     records_breakdown,
+    step_ablations,
+    step_recordings,
     timed_training_of,
+    with_preloaded_input,
+    without_optimizer,
 )
-from scalescope.experiment.step_explanations import step_ablations, step_recordings
 from scalescope.experiment.trial import Trial
 from tests.builders.requests import ask, with_gpus
 from tests.simulated.launcher import TWO_CORES

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from scalescope.errors import BadInput
-from scalescope.experiment.ablations import NO_COMM, has_ablation, without_communication
 from scalescope.experiment.expand import expand
+from scalescope.experiment.explanations import NO_COMM, has_ablation, without_communication
 from scalescope.experiment.trial import Trial
 from tests.builders.requests import ask, with_gpus
 from tests.simulated.launcher import TWO_CORES

@@ -7,7 +7,7 @@ import pytest
 
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.strategies.ddp import Ddp
-from scalescope.experiment.same_job import BATCH, LENGTH, job_key
+from scalescope.experiment.explanations import BATCH, LENGTH, job_key
 from scalescope.experiment.trial import Trial
 
 # Written out in full, so that a changed default does not reach it.

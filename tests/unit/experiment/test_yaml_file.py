@@ -10,7 +10,8 @@ import yaml
 
 from scalescope.errors import BadInput
 from scalescope.experiment.experiment import build_experiment
-from scalescope.experiment.yaml_file import Entries, read_experiment_file, shown_key
+from scalescope.experiment.given import Entries, shown_key
+from scalescope.experiment.yaml_file import read_experiment_file
 
 
 def read(folder: Path, content: str | bytes) -> Entries:

@@ -7,10 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalescope.hardware.links import gpu_model, network_share, nvlink_rate, pcie_lane_rate
 from scalescope.hardware.nccl_model import ClusterShape, model_time
-from scalescope.hardware.networks import networks
-from scalescope.hardware.published import published_all_reduce
+from scalescope.hardware.published import (
+    gpu_model,
+    network_share,
+    networks,
+    nvlink_rate,
+    pcie_lane_rate,
+    published_all_reduce,
+)
 
 GB = 1e9
 

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from scalescope.errors import BadInput, CannotRun
-from scalescope.launch.allocation import launcher as module
-from scalescope.launch.allocation.allocation import Allocation, current_allocation
-from scalescope.launch.allocation.launcher import AllocationLauncher
+from scalescope.launch import allocation as module
+from scalescope.launch.allocation import Allocation, AllocationLauncher, current_allocation
 from scalescope.launch.slurm import queue
 from tests.builders.commands import command_trial
 
@@ -131,7 +130,7 @@ def test_ranks_by_node_are_the_tasks_of_the_job(launcher: AllocationLauncher) ->
         ({"link": "1gbit"}, "cannot be used in a job of several nodes"),
         ({"oversubscribe": True}, "cannot be used in a job of several nodes"),
         ({"pin_cores": "yes"}, "--pin-cores: srun binds ranks"),
-        ({"world_size": 3}, "3 ranks do not fill nodes of 2"),
+        ({"world_size": 3}, "3 ranks do not fill nodes of 2 ranks"),
     ],
 )
 def test_what_srun_decides_is_refused(

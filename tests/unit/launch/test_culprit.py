@@ -7,8 +7,8 @@ import pytest
 
 from scalescope.launch.culprit import RankFailure, find_culprit, find_hung_ranks
 from scalescope.launch.launcher import Outcome
-from scalescope.launch.local.disagreement import explained_by_calls
-from scalescope.results.ranks.collective_calls import CallSlot, CollectiveCall, slot_file
+from scalescope.launch.local.logs import explained_by_calls
+from scalescope.results.ranks import CallSlot, CollectiveCall, slot_file
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scalescope.launch.guard import GuardedProcess, start_guarded
-from scalescope.launch.local.leftovers import end_leftovers, leftover_notes, without_perf_maps
+from scalescope.launch.local.logs import end_leftovers, leftover_notes, without_perf_maps
 from tests.builders.launching import lives
 from tests.speed import patience
 

@@ -26,9 +26,8 @@ from scalescope.report.chapters import (
     trials,
     verdict,
 )
-from scalescope.report.figure import Figure
-from scalescope.report.render.drawing import svg_for_page
-from scalescope.report.section import Section
+from scalescope.report.render.svg import svg_for_page
+from scalescope.report.section import Figure, Section
 from scalescope.results.run import Run
 from scalescope.results.traces.rank_trace import TracedRank, TracedStep
 from tests.builders.known_runs import make_run, make_trials

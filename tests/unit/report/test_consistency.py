@@ -74,7 +74,7 @@ def test_a_finding_that_costs_more_than_the_step(scaled: AnalyzedRun) -> None:
 def test_findings_in_another_order_than_their_costs(scaled: AnalyzedRun) -> None:
     cheap, costly = (Finding(rule=f"{share}", claim="", lost=share, share=share) for share in (0.1, 0.3))
     vars(scaled)["diagnosis"] = Diagnosis(findings=(cheap, costly))
-    assert disagreements(scaled) == ("findings do not stand in the order of what they cost.",)
+    assert disagreements(scaled) == ("findings are not sorted by cost.",)
 
 
 def test_a_disagreement_is_stated(scaled: AnalyzedRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,5 +82,5 @@ def test_a_disagreement_is_stated(scaled: AnalyzedRun, monkeypatch: pytest.Monke
     (section,) = consistency.disagreement_section(["a is 1, b is 2."])
     assert section.lines == (
         "This report contradicts itself: a is 1, b is 2.",
-        "That is a fault of scalescope; please report it.",
+        "This is a bug in scalescope; please report it.",
     )

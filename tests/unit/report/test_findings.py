@@ -8,11 +8,11 @@ import pytest
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.diagnose.finding import Advice, Diagnosis, Finding
 from scalescope.report.findings import findings_json, findings_section
-from scalescope.report.placement import placement_lines
+from scalescope.report.machine import placement_lines
+from scalescope.report.render.cells import plain_text
 from scalescope.report.render.markdown import markdown
-from scalescope.report.render.text import plain_text
 from scalescope.report.training.sections import cpu_reading, gpu_reading, training_sections
-from scalescope.results.ranks.rank_placement import RankPlacement
+from scalescope.results.ranks import RankPlacement
 from scalescope.results.run import Run
 from tests.builders.known_runs import make_run, make_trials
 
@@ -131,7 +131,7 @@ def _shown(render: Render, run: Run) -> dict[str, str]:
 def test_the_summary_has_a_line_for_each_reading(render: Render) -> None:
     trials = make_trials(world_size=2, batch_size=64)
     telemetry = {
-        "looks": 2,
+        "samples": 2,
         "gpus": {"a": {"utilization": [0.4, 0.6]}},
         "cpu": {"host_utilization": 0.9, "rank_busy_cores": [1.0, 1.0]},
     }

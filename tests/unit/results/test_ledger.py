@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from scalescope.analysis.prediction.forecasts.intervals import residuals_of
+from scalescope.analysis.prediction.intervals import residuals_of
 from scalescope.errors import StorageError
 from scalescope.report.prediction.ledger import ledger_rows
 from scalescope.results.ledger import (

@@ -7,15 +7,18 @@ from pathlib import Path
 import pytest
 
 from scalescope.errors import CannotRun
-from scalescope.results.ranks.collective_calls import (
+from scalescope.results.ranks import (
+    Beat,
     CallSlot,
     CollectiveCall,
+    Heartbeats,
+    Phase,
+    RankStage,
     find_disagreement,
     read_calls,
+    remove_stray_files,
     slot_file,
 )
-from scalescope.results.ranks.heartbeat import Beat, Heartbeats, Phase, RankStage
-from scalescope.results.ranks.stray_files import remove_stray_files
 from scalescope.results.run_folder import WRITTEN, RunFolder
 
 

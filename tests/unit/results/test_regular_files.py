@@ -1,14 +1,13 @@
 """Files of a run folder: no link is followed, nothing waits, and nothing large is read."""
 
-import gzip
 import os
 import socket
 from pathlib import Path
 
 import pytest
 
-from scalescope.results.stored import regular_files
-from scalescope.results.stored.regular_files import (
+from scalescope.results.stored import files
+from scalescope.results.stored.files import (
     Unreadable,
     inside,
     open_regular,
@@ -16,7 +15,6 @@ from scalescope.results.stored.regular_files import (
     read_bytes,
     read_json,
     stored_lines,
-    unpacked,
     why_unreadable,
 )
 
@@ -93,22 +91,8 @@ def test_large_files_are_not_read(tmp_path: Path) -> None:
         read_bytes(path, most=1000)
 
 
-def test_small_files_that_unpack_to_large_ones_are_not_unpacked() -> None:
-    bomb = gzip.compress(b"0" * 10_000_000)
-    assert len(bomb) < 20_000
-    with pytest.raises(Unreadable, match="when it is unpacked"):
-        unpacked(bomb, most=1_000_000)
-    assert len(unpacked(bomb, most=10_000_000)) == 10_000_000
-
-
-@pytest.mark.parametrize("damage", [lambda packed: packed[:-9], lambda packed: b"x" + packed])
-def test_damaged_archives_are_named(damage: "object") -> None:
-    with pytest.raises(Unreadable, match="the file is damaged"):
-        unpacked(damage(gzip.compress(b"text" * 100)))  # type: ignore[operator]
-
-
 def test_a_line_without_end_ends_the_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regular_files, "LARGEST_LINE_BYTES", 100)
+    monkeypatch.setattr(files, "LARGEST_LINE_BYTES", 100)
     (tmp_path / "lines").write_bytes(b"first\n" + b"x" * 1000 + b"\nlast\n")
     warnings: list[str] = []
     assert list(stored_lines(tmp_path / "lines", warnings.append)) == [(1, b"first\n")]

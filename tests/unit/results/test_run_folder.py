@@ -76,7 +76,7 @@ def test_a_folder_with_results_needs_resume_and_a_refusal_frees_the_lock(tmp_pat
     folder = RunFolder.open(tmp_path, resume=False)
     folder.append(make_result())
     folder.close()
-    with pytest.raises(BadInput, match="already holds a run; --resume continues it") as caught:
+    with pytest.raises(BadInput, match="already contains a run; use --resume to continue it") as caught:
         RunFolder.open(tmp_path, resume=False)
     assert caught.value.exit_code == 2
     RunFolder.open(tmp_path, resume=True).close()

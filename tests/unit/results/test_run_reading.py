@@ -33,7 +33,7 @@ def test_a_missing_folder_is_bad_input(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_run_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text("{}")
-    with pytest.raises(BadInput, match="holds no run") as caught:
+    with pytest.raises(BadInput, match="contains no run") as caught:
         load_run(tmp_path)
     assert caught.value.exit_code == 2
 

@@ -10,8 +10,7 @@ import pytest
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import to_json
 from scalescope.results.schema import parse_result
-from scalescope.results.stored.settings import check_settings
-from scalescope.results.stored.validation import without_misfits
+from scalescope.results.stored.records import check_settings, without_misfits
 from tests.builders.lines import TRIAL, line_of, make_result
 
 TABLES: dict[str, list[dict[str, Any]]] = {

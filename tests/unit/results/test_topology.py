@@ -2,7 +2,7 @@
 
 import pytest
 
-from scalescope.experiment.machines.nodes import NodeDifference
+from scalescope.experiment.machine import NodeDifference
 from scalescope.results.result import RankRecord
 from scalescope.results.topology import GpuSite, NicSite, Topology, core_list, cores_of, topologies_of
 

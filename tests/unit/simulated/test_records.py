@@ -11,9 +11,9 @@ from scalescope.analysis.recording import recordings
 from scalescope.catalog.benchmarks.arrivals import MOST_STEPS
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import build_experiment
-from scalescope.experiment.recordings import arrivals_of, breakdown_of
+from scalescope.experiment.explanations import arrivals_of, breakdown_of
 from scalescope.experiment.trial import Trial
-from scalescope.launch.validity.breakdown import judge
+from scalescope.launch.validity import judge
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.traces import step_parts
 from scalescope.results.traces.summary import TraceSummary

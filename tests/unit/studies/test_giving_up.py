@@ -5,11 +5,15 @@ from typing import Any
 
 import pytest
 
-from scalescope.experiment.ablations import with_preloaded_input, without_optimizer
-from scalescope.experiment.recordings import breakdown_of, explained_job
+from scalescope.experiment.explanations import (
+    breakdown_of,
+    explained_job,
+    with_preloaded_input,
+    without_optimizer,
+)
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
-from scalescope.studies.giving_up import TRIES_BEFORE_GIVING_UP, FailedJobs, failure_weight
+from scalescope.studies.campaign import TRIES_BEFORE_GIVING_UP, FailedJobs, failure_weight
 from tests.builders.results import make_result, make_trial
 
 JOB = make_trial(num_workers=0)

@@ -2,14 +2,21 @@
 
 from collections.abc import Iterable
 
-from scalescope.experiment.ablations import NO_COMM, PRELOADED, with_preloaded_input, without_communication
 from scalescope.experiment.experiment import build_experiment
+from scalescope.experiment.explanations import (
+    BREAKDOWN,
+    NO_COMM,
+    PRELOADED,
+    Phase,
+    arrivals_of,
+    breakdown_of,
+    with_preloaded_input,
+    without_communication,
+)
 from scalescope.experiment.given import Given
 from scalescope.experiment.observed import without_observations
-from scalescope.experiment.phases import Phase
-from scalescope.experiment.recordings import BREAKDOWN, arrivals_of, breakdown_of
 from scalescope.experiment.trial import Trial
-from scalescope.studies.commands.planning import phases_of
+from scalescope.studies.commands import phases_of
 from scalescope.studies.plan import Launch, Plan
 from tests.builders.commands import make_command
 from tests.simulated.launcher import TWO_CORES

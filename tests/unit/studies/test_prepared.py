@@ -17,7 +17,7 @@ from scalescope.studies.request import Request
 from scalescope.studies.running import run_here
 from scalescope.studies.scaling.scale import ScaleStudy
 from scalescope.studies.study import Host, Study
-from scalescope.studies.training.train import TrainStudy
+from scalescope.studies.train import TrainStudy
 from scalescope.studies.tuning.tune import TuneStudy
 from tests.pipeline.recording import RecordingWatcher, ask
 from tests.simulated.launcher import TWO_CORES, CostModel, FakeLauncher

@@ -47,7 +47,7 @@ class Curve:
         sizes = [point[0] for point in self.points]
         if not sizes or not sizes[0] <= size <= sizes[-1]:
             span = f"{sizes[0]} to {sizes[-1]}" if sizes else "no"
-            raise BadInput(f"{size:.0f} bytes lie outside the measured range of {span} bytes")
+            raise BadInput(f"{size:.0f} bytes are outside the measured range of {span} bytes")
         right = bisect.bisect_left(sizes, size)
         if sizes[right] == size:
             return self.points[right][1]

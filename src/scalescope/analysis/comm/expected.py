@@ -1,19 +1,136 @@
-"""Expected bus bandwidth: what the links that were found should carry, and which source says so.
+"""What a network should deliver, by an emulated link, a published curve or the links that were found."""
 
-Bus bandwidth is made to be comparable over collectives and numbers of ranks: a ring moves it over every
-link. NVSwitch that sums by itself (NVLS) may exceed it.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from scalescope.analysis.collectives import CollectiveRow
 from scalescope.analysis.comm.curve import Curve
-from scalescope.analysis.comm.link_ends import LinkEnd
 from scalescope.catalog.link import rates_of
 from scalescope.experiment.trial import Trial
-from scalescope.hardware.links import network_share, nvlink_rate, pcie_lane_rate
-from scalescope.hardware.published import PublishedCurve, curve_for
-from scalescope.results.topology import GpuSite, NicSite, Topology
+from scalescope.hardware.published import (
+    PublishedCurve,
+    curve_for,
+    network_share,
+    nvlink_rate,
+    pcie_lane_rate,
+    typical_busbw,
+)
+from scalescope.results.result import RankRecord
+from scalescope.results.topology import GpuSite, NicSite, Topology, plain_uuid, topologies_of
+
+# ---- Ends of links: which GPU of which host each rank has, and what connects two of them
+
+
+_SWITCH, _BRIDGE = ("PIX", "PXB"), ("PHB", "NODE")  # nvidia-smi: PCIe switches; the same NUMA node
+_NEAREST_FIRST = (*_SWITCH, *_BRIDGE)
+SAME_RAIL, OTHER_RAIL = "rail", "across rails"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkEnd:
+    """A rank's host and GPU; what was not recorded is None."""
+
+    host: str
+    gpu: GpuSite | None = None
+    gpu_name: str | None = None  # as torch reports it
+    topology: Topology | None = None
+
+    @property
+    def nearest_card(self) -> NicSite | None:
+        """The network card next to the rank's GPU; None where none is nearer than the other socket."""
+        if self.gpu is None or self.topology is None:
+            return None
+        paths = {
+            card: self.topology.nic_paths.get(f"{self.gpu.index}-{card.name}") for card in self.topology.nics
+        }
+        near = [card for card, path in paths.items() if path in _NEAREST_FIRST]
+        return min(near, key=lambda card: _NEAREST_FIRST.index(paths[card] or ""), default=None)
+
+
+def link_ends(environment: Mapping[str, Any], records: Sequence[RankRecord]) -> tuple[LinkEnd, ...]:
+    """The end of every rank of a launch, by what environment.json says of its hosts."""
+    topologies, gpus = topologies_of(environment), _gpus(environment)
+    ends = []
+    for record in records:
+        neighbours = [other for other in records if other.host == record.host]
+        known = _recorded_gpu(record, neighbours, gpus.get(record.host, []))
+        topology = topologies.get(record.host)
+        site = _gpu_site(known, topology)
+        ends.append(
+            LinkEnd(
+                host=record.host,
+                gpu=site,
+                gpu_name=known.get("name") or (None if site is None else site.name),
+                topology=topology,
+            )
+        )
+    return tuple(ends)
+
+
+def path_class(low: LinkEnd, high: LinkEnd) -> str | None:
+    """The class of path between two ranks, within which rates can be compared; None is unknown.
+
+    NVLinks differ by their number; PCIe switches, one NUMA node and the way between sockets differ from
+    each other. Between hosts it matters whether both cards have the same name, which is a rail.
+    """
+    if low.host != high.host:
+        cards = low.nearest_card, high.nearest_card
+        if cards[0] is None or cards[1] is None:
+            return None
+        return SAME_RAIL if cards[0].name == cards[1].name else OTHER_RAIL
+    if low.gpu is None or high.gpu is None or low.topology is None:
+        return None
+    path = low.topology.path_between(low.gpu.index, high.gpu.index)
+    return next((group[0] for group in (_SWITCH, _BRIDGE) if path in group), path)
+
+
+def _gpus(environment: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    return {host: node.get("gpus") or [] for host, node in (environment.get("nodes") or {}).items()}
+
+
+def _recorded_gpu(
+    record: RankRecord, neighbours: Sequence[RankRecord], gpus: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """A rank's GPU among those of its host, as the rank recorded it, or else by its number.
+
+    Empty where it is not known. SLURM may show every rank only its own GPU, as number 0; they are then listed
+    in the order of ranks.
+    """
+    if uuid := _uuid(record.counters):
+        return next((gpu for gpu in gpus if plain_uuid(gpu.get("uuid")) == uuid), {"uuid": uuid})
+    numbers = [_device_number(other) for other in neighbours]
+    number = _device_number(record)
+    if number is None:
+        return {}
+    if len(set(numbers)) < len(numbers) and len(gpus) == len(numbers):
+        number = [other.rank for other in neighbours].index(record.rank)
+    return gpus[number] if number < len(gpus) else {}
+
+
+def _uuid(counters: Mapping[str, object]) -> str:
+    """What the rank recorded of its GPU; empty where it recorded nothing."""
+    return plain_uuid(str(counters.get("gpu_uuid") or ""))
+
+
+def _device_number(record: RankRecord) -> int | None:
+    """The 3 of cuda:3."""
+    kind, _, number = record.device.partition(":")
+    return int(number) if kind == "cuda" and number.isdecimal() else None
+
+
+def _gpu_site(known: Mapping[str, Any], topology: Topology | None) -> GpuSite | None:
+    """The GPU in the topology, by the identity that both sides recorded, and never by a number:
+    CUDA_VISIBLE_DEVICES renumbers GPUs for torch."""
+    if topology is None or not known:
+        return None
+    bus = known.get("pci_bus")
+    by_bus = (site for site in topology.gpus if bus and site.pci_bus == bus)
+    return topology.gpu(known.get("uuid")) or next(by_bus, None)
+
+
+# ---- Expected bus bandwidth: what the links that were found should carry, and which source says so
+
 
 _FAR_BELOW_A_CURVE = 3.0
 # At 4 to 16 MiB, where buckets are, published curves lie two to ten times below what they end with.
@@ -72,7 +189,7 @@ def expected_busbw(trial: Trial, ends: Sequence[LinkEnd], sizes: Sequence[int] =
 
 
 def _slowest(parts: Sequence[Expectable]) -> Expectable:
-    """The slowest of all parts, each of which must be known."""
+    """The slowest of all parts; each must be known."""
     unknown = next((part for part in parts if isinstance(part, UnknownRate)), None)
     known = [part for part in parts if isinstance(part, Expected)]
     return unknown or min(known, key=lambda part: part.bytes_per_s)
@@ -195,3 +312,64 @@ def _rate(card: NicSite) -> float:
 def _cards_text(cards: Sequence[NicSite]) -> str:
     total = sum(map(_rate, cards)) * 8 / 1e9
     return f"a network of {total:g} Gbit/s per host ({len(cards)} {'card' if len(cards) == 1 else 'cards'})"
+
+
+# ---- Expectation: what the hardware should deliver, to tell whether a measurement is good or bad
+
+
+_LARGE_BYTES = 1 << 24  # from here on a link's rate says what a message should reach
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """A measured bus bandwidth as a share of what was to be expected, and where that comes from."""
+
+    share: float
+    of_what: str
+    source: str
+
+
+def expectation_of(
+    row: CollectiveRow, gpu_name: str | None, link: str | None, by_links: Expectable | None = None
+) -> Expectation | None:
+    """Hold a row against the shaped link, a published curve of as many GPUs on as many nodes, what is usual
+    for large messages, or what the links that were found carry; None where none of these is known."""
+    if not row.size_bytes:
+        return None
+    if link is not None:
+        slowest = min(rates_of(link, row.ranks)) / 8
+        return Expectation(
+            share=row.busbw_bytes_per_s / slowest, of_what=f"the link of {link}", source="the emulated link"
+        )
+    nodes = len(set(row.hosts)) or 1
+    published = curve_for(gpu_name, row.ranks, nodes) if row.collective == "all_reduce" else None
+    if published is not None:
+        return _against_curve(row, published)
+    typical = _against_typical(row, gpu_name) if gpu_name is not None and nodes == 1 else None
+    return typical or _against_links(row, by_links)
+
+
+def _against_curve(row: CollectiveRow, published: PublishedCurve) -> Expectation | None:
+    curve = Curve.through([(size, time_s) for size, time_s, _ in published.points])
+    if not curve.points[0][0] <= row.size_bytes <= curve.points[-1][0]:
+        return None
+    return Expectation(
+        share=curve.time_s(row.size_bytes) / row.time_s,
+        of_what=system_name(published),
+        source=published.source,
+    )
+
+
+def _against_typical(row: CollectiveRow, gpu_name: str) -> Expectation | None:
+    typical = typical_busbw(gpu_name, row.ranks, row.collective, row.size_bytes)
+    if typical is None:
+        return None
+    share = row.busbw_bytes_per_s / typical.busbw
+    return Expectation(share=share, of_what=f"what is usual on {row.ranks}×{gpu_name}", source=typical.source)
+
+
+def _against_links(row: CollectiveRow, by_links: Expectable | None) -> Expectation | None:
+    if not isinstance(by_links, Expected) or row.size_bytes < _LARGE_BYTES:
+        return None
+    share = row.busbw_bytes_per_s / by_links.bytes_per_s
+    return Expectation(share=share, of_what=f"what {by_links.path} should carry", source=by_links.source)

@@ -8,7 +8,7 @@ from pathlib import Path
 from scalescope.catalog.benchmarks.comm import NCCL_LOG
 from scalescope.results.result import Result
 from scalescope.results.run import Run
-from scalescope.results.stored.regular_files import Unreadable, inside, read_text
+from scalescope.results.stored.files import Unreadable, inside, read_text
 
 # A connection: `[send] via NET/IB/0/GDRDMA`, or `via NET/IB/0(3)/GDRDMA` through the card of rank 3. The name
 # of a network plugin may hold blanks.

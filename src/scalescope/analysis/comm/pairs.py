@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from scalescope.analysis.comm.link_ends import link_ends, path_class
+from scalescope.analysis.comm.expected import link_ends, path_class
 from scalescope.results.result import Result, undisturbed
 
 End = TypeVar("End", bound=int | str)  # a rank or a node
@@ -143,7 +143,7 @@ def slow_links(pairs: tuple[PairRow, ...]) -> tuple[SlowLink, ...]:
 
 
 def _by_path(pairs: Iterable[PairRow]) -> list[SlowLink]:
-    """The slow links of ranks, class by class: NVLink is faster than PCIe, and that is no fault."""
+    """The slow links of ranks, class by class: NVLink is faster than PCIe, which is not a fault."""
     classes: dict[str | None, dict[EndPair[int], float]] = {}
     for pair in pairs:
         classes.setdefault(pair.path, {})[pair.low, pair.high] = pair.bytes_per_s

@@ -1,24 +1,10 @@
-"""Two runs compared: what became slower, what is inconclusive, and how fast variants of one job are.
+"""Which trials of two runs belong together, and how they differ."""
 
-Configurations are matched by the identity of their trial, then as variants (pairing.py). The unit is the
-launch, as everywhere; a claim survives Holm's correction over all configurations that were matched, and
-apart from them over all variants. Runs differ more than the launches inside them: that spread widens every
-interval.
-"""
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Literal
 
 from scalescope.analysis.collectives import CollectiveRow, collective_rows
-from scalescope.analysis.comparison.pairing import (
-    Pair,
-    SettingDifference,
-    job_differences,
-    matched_pairs,
-    setting_differences,
-    variant_pairs,
-)
 from scalescope.analysis.configurations import STEPS, Configuration, comparable_log_rates, configurations
 from scalescope.analysis.run_spread import RunSpread
 from scalescope.analysis.statistics import Estimate, mean_of_logs
@@ -33,9 +19,111 @@ from scalescope.analysis.verdicts import (
     judge_all,
 )
 from scalescope.analysis.verdicts import Pair as LogRates
-from scalescope.experiment.same_job import LENGTH, NO_INFLUENCE, changes_work, job_key
+from scalescope.catalog.cards import all_settings
+from scalescope.experiment.explanations import LENGTH, NO_INFLUENCE, changes_work, differing_settings, job_key
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
+
+# ---- Which configurations of two runs are compared: equal ones, and of the rest variants of one job
+
+
+Pair = tuple[Configuration, Configuration]
+SettingDifference = tuple[str, object, object]  # setting, here, there
+
+# What `auto` makes of a machine: another machine may have it otherwise and still do the same job.
+_OF_THE_MACHINE = frozenset(("device", "backend", "threads_per_rank"))
+
+
+def matched_pairs(
+    left: Sequence[Configuration], right: Sequence[Configuration], *, any_hardware: bool = False
+) -> list[Pair]:
+    """By identity; then without how long they measured; then, where machines may differ, without what
+    follows from the machine: each only where the match is unmistakable."""
+    by_id = {config.trial.trial_id: config for config in left}
+    pairs = [(by_id[config.trial.trial_id], config) for config in right if config.trial.trial_id in by_id]
+    pairs += _pairs_without(LENGTH, left, right, pairs)
+    if any_hardware:
+        pairs += _pairs_without(LENGTH | _OF_THE_MACHINE, left, right, pairs)
+    return pairs
+
+
+def variant_pairs(
+    left: Sequence[Configuration], right: Sequence[Configuration], matched: Sequence[Pair]
+) -> list[Pair]:
+    """Pairs of what has no equal in the other run: on as many ranks, and the same but for a few settings,
+    which are the same ones in every pair; where that leaves two possible partners, there is no pair.
+
+    Numbers of ranks may differ only where the runs have nothing else to compare.
+    """
+    rest = _without_partner(left, right, matched)
+    pairs = _most_pairs(rest, matched, same_ranks=True)
+    return pairs if pairs or matched else _most_pairs(rest, matched, same_ranks=False)
+
+
+def _most_pairs(
+    rest: tuple[list[Configuration], list[Configuration]], matched: Sequence[Pair], *, same_ranks: bool
+) -> list[Pair]:
+    """The pairs by the settings that give most of them; of several the fewest settings."""
+    differing = {
+        differing_settings(before.trial, after.trial) | LENGTH
+        for before in rest[0]
+        for after in rest[1]
+        if not same_ranks or before.trial.world_size == after.trial.world_size
+    }
+    fewest_first = sorted(differing, key=lambda names: (len(names), sorted(names)))
+    return max((_pairs_without(names, *rest, matched) for names in fewest_first), key=len, default=[])
+
+
+def _pairs_without(
+    ignored: Set[str], left: Sequence[Configuration], right: Sequence[Configuration], pairs: Sequence[Pair]
+) -> list[Pair]:
+    """Pairs of what is not matched yet, by all settings but the ignored ones."""
+    rest = _without_partner(left, right, pairs)
+    old_jobs, new_jobs = ([job_key(config.trial, ignoring=ignored) for config in side] for side in rest)
+    return [
+        (rest[0][old_jobs.index(job)], after)
+        for job, after in zip(new_jobs, rest[1], strict=True)
+        if old_jobs.count(job) == new_jobs.count(job) == 1
+    ]
+
+
+def _without_partner(
+    left: Sequence[Configuration], right: Sequence[Configuration], pairs: Sequence[Pair]
+) -> tuple[list[Configuration], list[Configuration]]:
+    matched = {config.trial.trial_id for pair in pairs for config in pair}
+    before, after = (
+        [config for config in side if config.trial.trial_id not in matched] for side in (left, right)
+    )
+    return before, after
+
+
+def setting_differences(trial: Trial, other: Trial) -> tuple[SettingDifference, ...]:
+    """All settings that make two trials different ones."""
+    here, there = trial.identity, other.identity
+    return tuple(
+        (name, here.get(name), there.get(name))
+        for name in sorted(here.keys() | there.keys())
+        if _value(trial, name) != _value(other, name)
+    )
+
+
+def job_differences(trial: Trial, other: Trial) -> tuple[SettingDifference, ...]:
+    """The settings that make two trials different jobs: not how long they measured, nor from which folder
+    they were started. That one rank needs no strategy follows from the number of ranks."""
+    names = differing_settings(trial, other) - LENGTH
+    if trial.world_size != other.world_size and not (trial.is_wrapped and other.is_wrapped):
+        names -= {"strategy"}
+    return tuple(difference for difference in setting_differences(trial, other) if difference[0] in names)
+
+
+def _value(trial: Trial, name: str) -> object:
+    """A setting's value, by default where a trial has none."""
+    known = all_settings(trial.benchmark).get(name)
+    return trial.settings.get(name) if known is None else trial.value(known[0])
+
+
+# ---- Two runs compared: what became slower, what is inconclusive, and how fast variants of one job are
+
 
 # What two configurations that are compared do: the same, the same on another number of ranks, or two jobs.
 Work = Literal["same", "other ranks", "different"]
@@ -167,7 +255,7 @@ class RunComparison:
 
     @property
     def same_work(self) -> tuple[ComparedConfig, ...]:
-        """What is held to the threshold: speeds of other work, or of more ranks, are no regression."""
+        """What is held to the threshold: speeds of other work, or of more ranks, are not regressions."""
         return tuple(config for config in self.judged if config.work == "same")
 
     @property
@@ -180,12 +268,12 @@ class RunComparison:
 
     @property
     def gate_missed(self) -> bool:
-        """What fails now delivers nothing at all, which is no smaller loss than a few percent."""
+        """What fails now delivers nothing at all, which is not a smaller loss than a few percent."""
         return bool(self.regressions or self.failed)
 
     @property
     def has_nothing_in_common(self) -> bool:
-        """Collectives alone are no comparison where training was measured: no gate may pass by them."""
+        """Collectives alone are not a comparison where training was measured: no gate may pass by them."""
         training = self.judged or self.failed
         return not training and not (self.collectives and not self.only_before and not self.only_after)
 
@@ -204,8 +292,8 @@ def compare_runs(
 ) -> RunComparison:
     """Pair the configurations of two runs and judge every pair.
 
-    With `any_hardware`, settings that follow from the machine may differ. `spread` is by how much runs differ
-    of themselves.
+    With `any_hardware`, settings that follow from the machine may differ. `spread` is the run-to-run
+    variation.
     """
     old, new = tuple(before), tuple(after)
     left, right = full_configurations(old), full_configurations(new)
@@ -247,7 +335,7 @@ def judged_pairs(
 ) -> tuple[ComparedConfig, ...]:
     """All verdicts; the more configurations, the more sure each claim must be.
 
-    `spread` is by how much two runs differ of themselves; None where both sides are of one run.
+    `spread` is the run-to-run variation; None if both sides are from one run.
     """
     samples = [comparable_log_rates(after, before) for before, after in pairs]
     rates: list[LogRates] = list(samples)
@@ -281,7 +369,7 @@ def _judged(pair: Pair, judgement: Judgement, comparing: Comparing) -> ComparedC
 def _failed(
     left: list[Configuration], right: list[Configuration], new: Sequence[Result]
 ) -> tuple[Failed, ...]:
-    """Configurations of the old run of which the new one has launches, and none that ended well."""
+    """Configurations of the old run whose launches in the new run all failed."""
     worked = {job_key(configuration.trial, ignoring=LENGTH) for configuration in right}
     reasons: dict[str, str] = {}
     for result in new:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import settings_of
-from scalescope.experiment.same_job import LENGTH, NO_INFLUENCE, job_key
+from scalescope.experiment.explanations import LENGTH, NO_INFLUENCE, job_key
 from scalescope.experiment.trial import Trial
 
 

@@ -1,14 +1,103 @@
-"""Profiles of a stored run: what launches of one rank recorded about their steps, launch by launch joined."""
+"""What a rank's recorded step tells for a prediction: parts, gradients, units, and growth with the batch."""
 
+import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scalescope.analysis.prediction.profile import Gradient, RankProfile, Unit
+from scalescope.errors import BadInput
+from scalescope.experiment.explanations import BATCH, job_key
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import AT_GPU_PACE, HOST_PARTS, ROOT_UNIT, RankRecord, Result, undisturbed
 from scalescope.results.run import Run
+
+# ---- Rank profile: what one rank's step consists of, and when each of its gradients becomes ready
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """One parameter's gradient."""
+
+    size_bytes: int
+    ready_s: float  # after the backward pass began
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """A part of the model that FSDP gathers as a whole, or a stage of a pipeline."""
+
+    name: str
+    parameter_bytes: int
+    forward_s: float
+    backward_s: float
+    activation_bytes: int = 0  # that it hands to the next unit, of one micro-batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankProfile:
+    """The parts of one rank's step without communication; forward and backward are of one micro-batch."""
+
+    samples: int  # per rank and micro-batch
+    input_s: float
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    rest_s: float = 0.0
+    issue_s: float = 0.0  # by the host, of one micro-batch, where the GPU waits for it; 0 where it does not
+    gradients: tuple[Gradient, ...] = ()  # in the order in which they become ready
+    units: tuple[Unit, ...] = ()  # in the order of the forward pass
+    buffer_bytes: int = 0  # that DDP broadcasts before each forward pass
+    spread: float = 0.0  # standard deviation of a rank's step ÷ its mean
+    launch_spread: float = 0.0  # the same between launches
+    launches: int = 1
+
+    @property
+    def compute_s(self) -> float:
+        """A whole step of one micro-batch without communication."""
+        parts_s = self.input_s + self.forward_s + self.backward_s + self.optimizer_s + self.rest_s
+        return max(parts_s, self.issue_s)
+
+    @property
+    def gradient_bytes(self) -> int:
+        return sum(gradient.size_bytes for gradient in self.gradients)
+
+
+# ---- Buckets: how DDP groups gradients for its exchange, once it has seen in which order they become ready
+
+
+_MIB = 1 << 20
+_DEFAULT_CAP = 25 * _MIB
+_DEFAULT_FIRST = _MIB  # applies only where no cap was set
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangedBucket:
+    """Gradients that are exchanged together, as soon as the last of them is ready."""
+
+    size_bytes: int
+    ready_s: float
+
+
+def buckets_of(gradients: Sequence[Gradient], cap_mb: float | None) -> tuple[ExchangedBucket, ...]:
+    """A bucket closes once it reaches its cap, so it may be larger."""
+    cap = _DEFAULT_CAP if cap_mb is None else int(cap_mb * _MIB)
+    limit = _DEFAULT_FIRST if cap_mb is None else cap
+    buckets: list[ExchangedBucket] = []
+    size, ready_s = 0, 0.0
+    for gradient in gradients:
+        size += gradient.size_bytes
+        ready_s = max(ready_s, gradient.ready_s)
+        if size >= limit:
+            buckets.append(ExchangedBucket(size_bytes=size, ready_s=ready_s))
+            size, limit = 0, cap
+    if size:
+        buckets.append(ExchangedBucket(size_bytes=size, ready_s=ready_s))
+    return tuple(buckets)
+
+
+# ---- Profiles of a stored run: what launches of one rank recorded about their steps, launch by launch joined
+
 
 _WAITING = 0.95  # a GPU that works for less of a step waits for its host
 _CUT = 0.01  # of a launch's steps, at each end, before their spread is taken
@@ -203,3 +292,90 @@ def _buffer_bytes(record: RankRecord) -> int:
 
 def _share(part_s: float | int | str | None, whole_s: float) -> float:
     return float(part_s or 0.0) / whole_s if whole_s > 0.0 else 0.0
+
+
+# ---- Batch lines: one rank's profile at another batch size, from those that were measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchProfile:
+    """A profile at a batch size; `assumptions` says in sentences what was not measured."""
+
+    profile: RankProfile
+    assumptions: tuple[str, ...] = ()
+
+
+def profile_at(profiles: Sequence[MeasuredProfile], batch_size: int) -> BatchProfile:
+    """The profile of the first of these jobs with this many samples per rank and micro-batch.
+
+    Gradients keep their bytes and their share of the backward pass; the optimizer does not depend on samples.
+    """
+    if not profiles:
+        raise BadInput("the run has no profile of one rank; scalescope train and scale record one")
+    if batch_size < 1:
+        raise BadInput(f"batch_size must be a positive integer, got {batch_size}")
+    job = job_key(profiles[0].trial, ignoring=BATCH)
+    same_job = [measured for measured in profiles if job_key(measured.trial, ignoring=BATCH) == job]
+    by_samples = {measured.profile.samples: measured.profile for measured in reversed(same_job)}
+    measured = [by_samples[samples] for samples in sorted(by_samples)]
+    nearest = min(measured, key=lambda profile: abs(profile.samples - batch_size))
+    if nearest.samples == batch_size:
+        return BatchProfile(profile=nearest)
+    return BatchProfile(
+        profile=_at(measured, nearest, batch_size), assumptions=_assumptions(measured, batch_size)
+    )
+
+
+def _assumptions(measured: Sequence[RankProfile], batch_size: int) -> tuple[str, ...]:
+    least, most = measured[0].samples, measured[-1].samples
+    if len(measured) == 1:
+        return (f"a step grows in proportion to its batch: {least} samples per rank were measured",)
+    if least <= batch_size <= most:
+        return ()
+    return (f"a step grows with its batch beyond {least} to {most} samples per rank as between them",)
+
+
+def _at(measured: Sequence[RankProfile], nearest: RankProfile, batch_size: int) -> RankProfile:
+    def on_line(part: Callable[[RankProfile], float]) -> float:
+        return _on_line([(profile.samples, part(profile)) for profile in measured], batch_size)
+
+    forward_s, backward_s = on_line(lambda p: p.forward_s), on_line(lambda p: p.backward_s)
+    forward, backward = _ratio(forward_s, nearest.forward_s), _ratio(backward_s, nearest.backward_s)
+    share = batch_size / nearest.samples
+    return dataclasses.replace(
+        nearest,
+        samples=batch_size,
+        input_s=on_line(lambda p: p.input_s),
+        forward_s=forward_s,
+        backward_s=backward_s,
+        gradients=tuple(
+            dataclasses.replace(gradient, ready_s=gradient.ready_s * backward)
+            for gradient in nearest.gradients
+        ),
+        units=tuple(
+            dataclasses.replace(
+                unit,
+                forward_s=unit.forward_s * forward,
+                backward_s=unit.backward_s * backward,
+                activation_bytes=round(unit.activation_bytes * share),
+            )
+            for unit in nearest.units
+        ),
+    )
+
+
+def _on_line(points: Sequence[tuple[int, float]], samples: int) -> float:
+    """The least-squares line through the points, which does not fall; through the origin where there is one
+    point, and where the line is negative."""
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    squares = sum((x - mean_x) ** 2 for x, _ in points)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / squares if squares else mean_y / mean_x
+    if slope < 0.0:
+        return mean_y
+    time_s = mean_y + slope * (samples - mean_x)
+    return time_s if time_s > 0.0 else points[0][1] * samples / points[0][0]
+
+
+def _ratio(now_s: float, before_s: float) -> float:
+    return now_s / before_s if before_s > 0.0 else 1.0

@@ -30,7 +30,7 @@ from scalescope.analysis.scaling.waterfall import (
     smaller_batch_cost,
 )
 from scalescope.analysis.statistics import Estimate, Sample
-from scalescope.experiment.ablations import (
+from scalescope.experiment.explanations import (
     at_per_rank_batch,
     has_loader,
     single_rank_baseline,

@@ -32,7 +32,7 @@ from scalescope.analysis.scaling.waterfall import (
     typical_step_s,
 )
 from scalescope.analysis.statistics import Sample, mean_with_interval, moved, negative, sum_of_means
-from scalescope.experiment.ablations import at_per_rank_batch, single_rank_baseline, with_preloaded_input
+from scalescope.experiment.explanations import at_per_rank_batch, single_rank_baseline, with_preloaded_input
 
 _IDLE = {"idle_host_s": IDLE_HOST, "idle_data_s": IDLE_INPUT, "idle_queued_s": IDLE_QUEUED}
 

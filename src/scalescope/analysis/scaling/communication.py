@@ -41,7 +41,7 @@ class CommunicationCost:
 
 def communication_cost(full: Configuration, without_comm: Configuration) -> CommunicationCost:
     """What is lost between ranks, from normal training and the same ranks without communication."""
-    silent = without_comm.mean_steps_s  # of which only the rounds matter here
+    silent = without_comm.mean_steps_s  # only its rounds matter here
     rank_means = without_comm.rank_means_s
     typical = Sample(tuple(typical_steps_s(rank_means)), silent.rounds)
     lost_s = typical_step_s(full.mean_steps_s) - typical_step_s(typical)  # what the terms add up to

@@ -9,8 +9,15 @@ from scalescope.analysis.scaling.by_ablation import AGREES, waterfall_of
 from scalescope.analysis.scaling.communication import communication_cost
 from scalescope.analysis.scaling.waterfall import COMMUNICATION, Waterfall, scaled
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
-from scalescope.experiment.ablations import at_per_rank_batch, with_preloaded_input, without_communication
-from scalescope.experiment.same_job import BATCH, SPREAD, job_key, strategy_settings
+from scalescope.experiment.explanations import (
+    BATCH,
+    SPREAD,
+    at_per_rank_batch,
+    job_key,
+    strategy_settings,
+    with_preloaded_input,
+    without_communication,
+)
 from scalescope.experiment.trial import Trial
 
 
@@ -149,7 +156,7 @@ class NotCompared:
 
 
 def not_compared(configurations: Iterable[Configuration]) -> tuple[NotCompared, ...]:
-    """The jobs of which there are no rows, or not all, and why."""
+    """The jobs without rows, or not with all of them, and why."""
     found = []
     for same_kind in _kinds(_measured(list(configurations))):
         reason = _why_not_comparable(same_kind)

@@ -141,7 +141,7 @@ class Waterfall:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The bar as it is drawn: what is right of zero minus what is left of zero is N."""
+        """The bar as drawn: what is right of zero minus what is left of zero is N."""
         parts: list[tuple[str, tuple[str, ...], float, Significance | None]] = [
             (DELIVERED, (), self.delivered, None)
         ]

@@ -1,7 +1,7 @@
 """The whole step of N ranks: one rank's step with its terms, then what more ranks add to it.
 
 One rank's step is the ideal of the scaling waterfall: for strong scaling its N-th part. Its terms are scaled
-to that, so that all parts together are the measured step of N ranks.
+to that; all parts together are the measured step of N ranks.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from typing import Literal
 from scalescope.analysis.scaling.waterfall import Segment, Significance, Waterfall, scaled
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.training.step_waterfall import StepWaterfall
-from scalescope.experiment.ablations import single_rank_baseline
+from scalescope.experiment.explanations import single_rank_baseline
 
 Origin = Literal["one_rank", "more_ranks"]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from scalescope.analysis.launches import summarise
 from scalescope.analysis.statistics import mean_of_known
-from scalescope.experiment.recordings import timed_training_of
+from scalescope.experiment.explanations import timed_training_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
-from scalescope.results.stored.regular_files import inside
+from scalescope.results.stored.files import inside
 from scalescope.results.traces.events import is_rooted, read_events
 from scalescope.results.traces.rank_trace import IDLE_CAUSES, TracedRank, TracedStep, read_rank
 

@@ -78,7 +78,7 @@ class CompilerCalls:
     compilations_inside: int
     recompilations_before: int
     recompilations_inside: int
-    given_up: int = 0  # recompilations that failed: the function runs as it is written from then on
+    given_up: int = 0  # recompilations that failed: the function runs uncompiled from then on
     graph_breaks: tuple[GraphBreak, ...] = ()
     recompilations: tuple[Recompilation, ...] = ()  # the longest first
 

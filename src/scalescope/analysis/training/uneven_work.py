@@ -1,4 +1,4 @@
-"""Uneven work: batches of some ranks hold more, so that the others wait for data and not for a slow rank.
+"""Uneven work: batches of some ranks hold more; the others then wait for data, not for a slow rank.
 
 A step lasts as long as the rank with the most work in it. What the others could have saved is the mean over
 steps of (most − mean over ranks), times the time per element. That time comes from steps that last longer the

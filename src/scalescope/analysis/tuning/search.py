@@ -17,15 +17,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from scalescope.analysis.tuning.launch_costs import LaunchCosts, Program
-from scalescope.analysis.tuning.step_model import StepModel
-from scalescope.analysis.tuning.tuned_launches import (
+from scalescope.analysis.tuning.launches import (
     BASELINE,
     Combination,
+    LaunchCosts,
+    Program,
     SpeedDifference,
     TunedLaunch,
     TunedLaunches,
 )
+from scalescope.analysis.tuning.step_model import StepModel
 from scalescope.analysis.verdicts import LEAST_EFFECT
 from scalescope.results.result import Stage
 
@@ -214,7 +215,7 @@ class SearchPosition:
         """(set, what it is built on) in the order of an expert."""
         bundle = self.bundle
         top = BASELINE
-        if bundle and not self._is_beside_the_point(bundle):
+        if bundle and not self._is_outpromised(bundle):
             yield bundle, BASELINE
             if bundle in self.tried and self.values.get(bundle, 0.0) <= 0.0:
                 yield from self._parts_of_bundle()
@@ -226,7 +227,7 @@ class SearchPosition:
             if compiled not in self.measured.failed:
                 return
 
-    def _is_beside_the_point(self, bundle: Combination) -> bool:
+    def _is_outpromised(self, bundle: Combination) -> bool:
         """Whether a lever that an expert would not write at once promises more than all of the bundle, also
         compiled: one of communication, for instance."""
         if bundle in self.tried:

@@ -53,7 +53,7 @@ class LeverEffect:
     """What a lever does to parts of a step: their time after ÷ before; and what else in company of others."""
 
     factors: Mapping[Part, float] = field(default_factory=dict)
-    company: frozenset[str] = frozenset()  # levers of which any brings `together` about
+    company: frozenset[str] = frozenset()  # any of these levers brings `together` about
     together: Mapping[Part, float] = field(default_factory=dict)
     processes: int | None = None  # that prepare batches from then on
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from scalescope.catalog import cards
+from scalescope.catalog.collectives import COLLECTIVES, collective_named
 from scalescope.catalog.setting import PerDevice, setting
 from scalescope.errors import BadInput, CannotRun
 
@@ -61,7 +61,7 @@ class Comm:
     step_factor: int = setting(2, "Factor from each size to the next.", low=2, high=1024, aliases=("-f",))
     iters: int | None = setting(
         None,
-        "Iterations per size; auto fits them into time_per_size. Pairs are measured at least 10 times.",
+        "Iterations per size; auto fits as many as possible into time_per_size. Pairs get at least 10.",
         low=1,
         high=1_000_000,
         none_word="auto",
@@ -71,7 +71,7 @@ class Comm:
     warmup: int = setting(5, "Maximum number of warm-up iterations.", low=1, high=100_000, aliases=("-w",))
     time_per_size: float = setting(
         0.2,
-        "Time per size where iters is auto; all ranks agree on one number of iterations.",
+        "Time per size if iters is auto; all ranks use the same number of iterations.",
         kind="duration",
         low=0.001,
     )
@@ -80,33 +80,33 @@ class Comm:
     )
     in_place: bool | None = setting(
         None,
-        "Measure only in place or only out of place; by default both, where torch offers both.",
+        "Measure only in place or only out of place; the default is both, if torch offers both.",
         opposite="--out-of-place",
     )
     pairs: bool = setting(
         False,
-        "Measure every pair of ranks of a node and every pair of nodes separately, to find a slow link.",
+        "Measure each pair of ranks in a node and each pair of nodes separately, to find a slow link.",
         common="Collectives",
-        brief="Each two ranks by themselves: finds a slow link.",
+        brief="Measure each pair of ranks, to find a slow link.",
     )
 
     longest_exchange: float | None = setting(
         None,
-        "Skip the sizes after the first that takes longer than this.",
+        "Skip all sizes after the first one that takes longer than this.",
         kind="duration",
         low=0.001,
         internal=True,
     )
     purpose: str = setting(
         "measure",
-        "Whether to measure, or only to log what NCCL chose.",
+        "Measure, or only log what NCCL chose.",
         choices=("measure", NCCL_LOG),
         internal=True,
     )
 
     def collectives(self) -> tuple[str, ...]:
         """The names that are measured, in the catalog's order."""
-        known, wanted = cards.names("collectives"), self.collective.split(",")
+        known, wanted = tuple(COLLECTIVES), self.collective.split(",")
         return known if ALL in wanted else tuple(name for name in known if name in wanted)
 
     def sizes(self) -> tuple[int, ...]:
@@ -115,7 +115,7 @@ class Comm:
 
     def steps(self) -> int:
         """How many sizes a launch measures, over all collectives."""
-        chosen = [cards.card("collectives", name) for name in self.collectives()]
+        chosen = [collective_named(name) for name in self.collectives()]
         return sum(len(self.sizes()) if card.has_data else 1 for card in chosen)
 
     @staticmethod
@@ -135,11 +135,11 @@ class Comm:
         if values["max_bytes"] < values["min_bytes"]:
             raise BadInput(f"max_bytes {values['max_bytes']} is below min_bytes {values['min_bytes']}")
         if values["world_size"] < 2:
-            raise BadInput("collectives need at least 2 ranks; use --world-size 2 or more")
+            raise BadInput("collectives require at least 2 ranks; use --world-size 2 or more")
         _check_largest(values)
         if values["backend"] == "gloo" and values["device"] == "cuda":
             raise CannotRun(
-                "gloo does not support every collective on GPUs; use --backend nccl, or add --device cpu"
+                "gloo does not support all collectives on GPUs; use --backend nccl, or add --device cpu"
             )
 
 
@@ -147,13 +147,13 @@ def check_collectives(names: list[str]) -> None:
     """Refuse collectives that do not exist."""
     for name in names:
         if name != ALL:
-            cards.card("collectives", name)
+            collective_named(name)
 
 
 def _check_offered(names: list[str], in_place: bool | None) -> None:
     """Refuse what is unknown, or offered by torch only the other way."""
     check_collectives(names)
-    chosen = [cards.card("collectives", name) for name in names if name != ALL]
+    chosen = [collective_named(name) for name in names if name != ALL]
     if in_place is None or ALL in names or any(in_place in card.in_place for card in chosen):
         return
     other, asked = ("out of place", "--in-place") if in_place else ("in place", "--out-of-place")
@@ -161,10 +161,10 @@ def _check_offered(names: list[str], in_place: bool | None) -> None:
 
 
 def _check_largest(values: Mapping[str, Any]) -> None:
-    """Refuse sizes of which even the largest holds no element, or not one for every rank's part."""
+    """Refuse sizes if even the largest is smaller than one element, or one element per rank."""
     largest = _sizes(values["min_bytes"], values["max_bytes"], values["step_factor"])[-1]
     names = values["collective"].split(",")
-    shared = ALL not in names and all(cards.card("collectives", name).shares_array for name in names)
+    shared = ALL not in names and all(collective_named(name).shares_array for name in names)
     if largest < DTYPE_BYTES[values["dtype"]] * (values["world_size"] if shared else 1):
         part = " per rank" if shared else ""
         raise BadInput(

@@ -31,8 +31,8 @@ class Memory(Training):
 
     memory_limit: int | None = setting(
         None,
-        "Memory limit per rank, beyond what torch itself takes (512M, 8GiB); on the CPU it is also the "
-        "limit for the search of the largest batch.",
+        "Memory limit per rank, in addition to what torch itself uses (512M, 8GiB). On the CPU it also "
+        "limits the search for the largest batch.",
         kind="bytes",
         low=1 << 20,
         high=2**50,
@@ -41,10 +41,10 @@ class Memory(Training):
     )
     search: bool = setting(
         True,
-        "Search for the largest batch that fits, by trying.",
+        "Search for the largest batch that fits by trying batch sizes.",
         sweep=False,
         common="Memory",
-        brief="Do not look for the largest batch that fits.",
+        brief="Do not search for the largest batch that fits.",
     )
     purpose: str = setting(
         "measure",

@@ -22,7 +22,7 @@ class Train(Training):
     epochs: int = setting(1, "Number of epochs, each of steps_per_epoch steps.", low=1, high=1_000_000)
     steps_per_epoch: int | Literal["auto"] | None = setting(
         AUTO,
-        "Steps per epoch, warm-up included; auto measures for --window; all uses every sample of the data "
+        "Steps per epoch, including warm-up; auto measures for --window; all uses every sample of the data "
         "set once.",
         low=1,
         high=100_000_000,
@@ -30,20 +30,20 @@ class Train(Training):
     )
     window: float | None = setting(
         PerDevice(cpu=1.5, cuda=3.0),
-        "How long a launch measures after its warm-up; the ranks agree on a number of steps first. "
-        "--steps-per-epoch and --epochs count steps instead.",
+        "Measuring time per launch, after the warm-up; the ranks first agree on a number of steps. "
+        "To count steps instead, use --steps-per-epoch and --epochs.",
         kind="duration",
         low=0.01,
         high=1e6,
         sweep=False,
         identity=False,
         common="Run",
-        brief="How long each launch measures.",
+        brief="Measuring time per launch.",
     )
     soak: float | None = setting(
         None,
-        "Before the window, train until the clock and the temperature of the GPU no longer change (without "
-        "its sensors, and on the CPU: the step times), but at most this long; for figures to publish.",
+        "Before the window, train until the GPU's clock and temperature are stable, or the step times on the "
+        "CPU and without GPU sensors, but at most this long. For published figures.",
         kind="duration",
         low=1.0,
         high=1e5,
@@ -52,7 +52,7 @@ class Train(Training):
     )
     min_steps: int = setting(
         5,
-        "Minimum number of steps that a timed launch measures, however long they take.",
+        "Minimum number of measured steps per timed launch, regardless of how long they take.",
         low=2,
         high=10_000,
         sweep=False,
@@ -60,14 +60,15 @@ class Train(Training):
     )
     warmup_steps: int = setting(
         5,
-        "Steps excluded from the measurement at the start; at least 3, because DDP's first iterations "
-        "use other buckets than later ones. On a GPU at least 11 with DDP and ZeRO-1, and one second.",
+        "Steps before the measurement starts; at least 3, because DDP's first iterations use other buckets "
+        "than later ones. On a GPU, the warm-up takes at least one second, and at least 11 steps with DDP or "
+        "ZeRO-1.",
         low=3,
         high=1_000_000,
     )
     eval: bool = setting(
         False,
-        "After every epoch, measure the accuracy on training and validation data, with the clock stopped.",
+        "After each epoch, measure the accuracy on training and validation data, with the clock stopped.",
     )
     stand_in: bool = setting(
         False,
@@ -75,15 +76,15 @@ class Train(Training):
         "instead of competing for cores; gradients and their exchange stay real.",
     )
     delay_ms: float = setting(
-        0.0, "Time added to every step, to test whether it is found.", low=0, internal=True
+        0.0, "Time added to each step, to test whether it is detected.", low=0, internal=True
     )
     # Ablations: the same job with one thing removed, to measure what that thing costs.
     without_communication: bool = setting(
-        False, "Send no gradients, to measure what sending them costs.", internal=True
+        False, "Send no gradients, to measure the cost of communication.", internal=True
     )
-    with_preloaded_input: bool = setting(False, "Use batches that are on the device already.", internal=True)
+    with_preloaded_input: bool = setting(False, "Use batches that are already on the device.", internal=True)
     without_optimizer: bool = setting(
-        False, "Do not update parameters, to measure what that costs.", internal=True
+        False, "Do not update parameters, to measure the cost of the optimizer.", internal=True
     )
 
     @property

@@ -21,7 +21,7 @@ class Accumulation:
 
     accumulation_steps: int = setting(
         1,
-        "Batches whose gradients are summed before they are exchanged and applied: fewer exchanges, and this "
+        "Batches whose gradients are summed before the exchange and the update: fewer exchanges, and this "
         "many times batch_size samples per step. global_batch_size stays the same and is split further.",
         low=1,
         high=100_000,

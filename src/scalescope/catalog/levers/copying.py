@@ -53,7 +53,7 @@ class Copying:
 
     pin_memory: bool = setting(
         False,
-        "Prepare batches in page-locked memory, from which copies to the GPU are faster.",
+        "Prepare batches in page-locked memory, which makes copies to the GPU faster.",
         lever=Lever(
             tries=(True,),
             needs=("cuda", "loader"),
@@ -64,7 +64,7 @@ class Copying:
     )
     non_blocking: bool = setting(
         False,
-        "Copy batches to the GPU asynchronously; only page-locked memory allows it.",
+        "Copy batches to the GPU asynchronously; only works from page-locked memory (--pin-memory).",
         lever=Lever(
             tries=(True,),
             needs=("cuda", "loader"),
@@ -82,7 +82,7 @@ class Copying:
     )
     prefetch_stream: bool = setting(
         False,
-        "Copy the next batch on a separate CUDA stream while the current one is computed.",
+        "Copy the next batch on a separate CUDA stream during the current step.",
         lever=Lever(
             tries=(True,),
             needs=("cuda", "loader"),
@@ -103,7 +103,7 @@ class Copying:
         """There is nothing to copy on the CPU, or where batches are already on the device."""
         asked = [name for name in ("pin_memory", "non_blocking", "prefetch_stream") if values[name]]
         if asked and values["device"] == "cpu":
-            raise CannotRun(f"{asked[0]} requires a GPU; leave it out for a run on the CPU")
+            raise CannotRun(f"{asked[0]} requires a GPU; remove it to run on the CPU")
         if asked and values["data"] == "synthetic" and values["num_workers"] is None:
             raise BadInput(
                 f"{asked[0]} requires a data loader, and synthetic batches are already on the GPU; "

@@ -31,8 +31,8 @@ class Float8:
 
     float8: bool = setting(
         False,
-        "Compute the matrix products of linear layers in 8 bits by torchao, which must be installed; GPUs "
-        "since Hopper have units for it. Best with --precision bf16 and --compile default.",
+        "Compute the matrix products of linear layers in 8 bits. Requires torchao, and hardware support that "
+        "GPUs have since Hopper. Best with --precision bf16 and --compile default.",
         lever=Lever(
             tries=(True,),
             needs=("cuda", "torchao"),

@@ -10,7 +10,7 @@ _H200 = "docs/measurements/2026-11-15-h200-levers.md"
 
 def _compiled(mode: str, context: ScriptContext) -> Code:
     """The forward pass and the loss in one graph, after DDP, which dynamo then recognises; in a script that
-    is measured as it is, the model alone."""
+    is measured unchanged, the model alone."""
     if mode == "none":
         return Code()
     if context.strategy == SCRIPT:
@@ -35,8 +35,8 @@ class Fusion:
 
     compile: str = setting(
         "none",
-        "torch.compile: default fuses kernels, reduce-overhead also replays them as CUDA graphs, "
-        "max-autotune tries many versions of each. Models are compiled before the measurement.",
+        "torch.compile mode: default fuses kernels, reduce-overhead also replays them as CUDA graphs, "
+        "max-autotune benchmarks many versions of each kernel. Compilation is not part of the measurement.",
         choices=("none", "default", "reduce-overhead", "max-autotune"),
         lever=Lever(
             # Without CUDA graphs, reduce-overhead is default.
@@ -66,7 +66,7 @@ class Fusion:
     )
     jit: bool = setting(
         False,
-        "TorchScript, which PyTorch has deprecated in favour of torch.compile.",
+        "Use TorchScript, which PyTorch has deprecated in favour of torch.compile.",
         lever=Lever(
             tries=(True,),
             changes="rounding",

@@ -24,8 +24,8 @@ class Input:
 
     num_workers: int | None = setting(
         None,
-        "Data loader processes per rank; 0 loads in the rank itself. auto is 0 for data sets, and no loader "
-        "for synthetic samples, which are then kept on the device.",
+        "DataLoader worker processes per rank; 0 loads in the rank itself. auto is 0 for data sets, and no "
+        "loader for synthetic samples, which then stay on the device.",
         low=0,
         high=1024,
         none_word="auto",
@@ -39,7 +39,7 @@ class Input:
     )
     persistent_workers: bool = setting(
         False,
-        "Keep the loader processes between epochs instead of starting new ones.",
+        "Keep the DataLoader workers between epochs instead of starting new ones.",
         lever=Lever(
             tries=(True,),
             needs=("workers",),
@@ -52,7 +52,7 @@ class Input:
     )
     prefetch_factor: int | None = setting(
         None,
-        "Batches that each loader process prepares ahead; none is PyTorch's default (2).",
+        "Batches that each DataLoader worker prefetches; none is PyTorch's default (2).",
         low=1,
         high=10_000,
         lever=Lever(

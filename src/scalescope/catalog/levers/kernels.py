@@ -36,7 +36,7 @@ class Kernels:
 
     cudnn_benchmark: bool = setting(
         False,
-        "Let cuDNN time its convolutions at first use and keep the fastest; shapes must not change.",
+        "Let cuDNN time its convolution kernels at first use and keep the fastest; requires constant shapes.",
         lever=Lever(
             tries=(True,),
             needs=("cuda", "convolutions"),
@@ -47,7 +47,7 @@ class Kernels:
     )
     attention: str = setting(
         "auto",
-        "Attention kernel: flash and cudnn require half precision; math is the unfused formula.",
+        "Attention kernel: flash and cudnn require half precision; math is the unfused implementation.",
         choices=("auto", "flash", "efficient", "cudnn", "math"),
         lever=Lever(
             tries=("flash", "efficient", "cudnn", "math"),
@@ -56,7 +56,7 @@ class Kernels:
             is_compiled_in=True,
             expects=(
                 ExpectedEffect(value="math", factors={"kernels": 1.2}, source=_H200),
-                ExpectedEffect(factors={"kernels": 1.0}, source="auto takes the fastest of them by itself"),
+                ExpectedEffect(factors={"kernels": 1.0}, source="auto already takes the fastest"),
             ),
             code=_attention,
         ),
@@ -69,7 +69,7 @@ class Kernels:
         if values["device"] == "cuda" and values["attention"] in ("flash", "cudnn") and not halved:
             raise CannotRun(
                 f"attention {values['attention']} requires --precision bf16 or fp16 on a GPU; "
-                "auto then uses it by itself"
+                "auto then uses it"
             )
         if values["device"] == "cpu" and values["attention"] in ("efficient", "cudnn"):
             raise CannotRun(

@@ -29,8 +29,8 @@ class MemoryFormat:
 
     memory_format: str = setting(
         "contiguous",
-        "contiguous stores the channels of an image separately (NCHW), channels_last interleaves them "
-        "(NHWC), which suits convolutions on the matrix units of GPUs.",
+        "contiguous stores the channels of an image separately (NCHW); channels_last interleaves them "
+        "(NHWC), which is faster for convolutions on tensor cores.",
         choices=("contiguous", "channels_last"),
         lever=Lever(
             tries=("channels_last",),

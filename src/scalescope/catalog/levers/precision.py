@@ -16,7 +16,7 @@ _TF32 = code(
 
 
 def _in_script(precision: str, context: ScriptContext) -> Code:
-    """Autocast around the forward pass; fp16 also scales the loss, so that small gradients survive."""
+    """Autocast around the forward pass; fp16 also scales the loss to keep small gradients."""
     device = context.device
     if precision == "bf16":
         return code(statement("forward", f'torch.autocast("{device}", dtype=torch.bfloat16)'))
@@ -36,8 +36,8 @@ class Precision:
 
     precision: str = setting(
         "fp32",
-        "fp32, tf32 (GPU), bf16 or fp16 (GPU) by autocast. Speeds up compute, not the gradient "
-        "traffic: gradients stay fp32.",
+        "fp32, tf32 (GPU), or autocast to bf16 or fp16 (GPU). Speeds up compute, not communication: "
+        "gradients stay fp32.",
         choices=("fp32", "tf32", "bf16", "fp16"),
         common="Job",
         brief="fp32, tf32, bf16 (--amp) or fp16.",

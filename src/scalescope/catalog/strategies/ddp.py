@@ -70,8 +70,8 @@ class Ddp(StrategyTraits):
 
     bucket_cap_mb: float | None = setting(
         50.0,
-        "Size at which a gradient bucket is closed and sent, in MiB. Large buckets use the network "
-        "better, small ones start earlier; none leaves PyTorch's own default (25, the first 1).",
+        "Size in MiB at which a gradient bucket is sent. Large buckets use the network better, small ones "
+        "start earlier; none keeps PyTorch's default (25, the first bucket 1).",
         low=0.001,
         high=1e6,
         lever=Lever(
@@ -85,7 +85,7 @@ class Ddp(StrategyTraits):
     )
     broadcast_buffers: bool = setting(
         False,
-        "Broadcast buffers (batch-norm statistics) from rank 0 before every forward.",
+        "Broadcast buffers (batch-norm statistics) from rank 0 before each forward pass.",
         lever=Lever(
             tries=(False, True),
             needs=("ranks",),
@@ -103,7 +103,7 @@ class Ddp(StrategyTraits):
     )
     static_graph: bool = setting(
         True,
-        "Promise that the graph never changes, which lets DDP skip work every step.",
+        "Assume that the graph never changes, so DDP can skip work in each step.",
         lever=Lever(
             tries=(False, True),
             needs=("ranks",),
@@ -129,7 +129,7 @@ class Ddp(StrategyTraits):
     )
     find_unused_parameters: bool = setting(
         False,
-        "Look in every step for parameters without a gradient: a walk through the graph and an exchange.",
+        "Search for parameters without a gradient in each step; costs a graph traversal and an exchange.",
         lever=Lever(
             tries=(True,),
             needs=("ranks",),
@@ -141,7 +141,7 @@ class Ddp(StrategyTraits):
     )
     comm_hook: str = setting(
         "none",
-        "Send gradients in 16 bits: half the traffic, two conversions, a little rounding.",
+        "Send gradients in 16 bits: half the traffic, two conversions and a small rounding error.",
         choices=("none", "fp16", "bf16"),
         lever=Lever(
             tries=("fp16", "bf16"),

@@ -25,13 +25,13 @@ class Fsdp(StrategyTraits):
     reshard_after_forward: bool | None = setting(
         None,
         "Free gathered parameters after the forward pass and gather them again for the backward pass: "
-        "less memory, half as much traffic again. auto is PyTorch's default: all blocks do, but not the "
-        "root, whose parameters backward needs at once.",
+        "less memory, 50 % more traffic. auto is PyTorch's default: all blocks except the root, whose "
+        "parameters the backward pass needs first.",
         none_word="auto",
     )
     fsdp_param_dtype: str = setting(
         "fp32",
-        "Number format in which parameters are gathered and computed with; gradients are summed in fp32.",
+        "Number format of gathered parameters and of compute; gradients are summed in fp32.",
         choices=("fp32", "bf16"),
     )
 

@@ -25,13 +25,13 @@ class Pipeline(StrategyTraits):
 
     schedule: str = setting(
         "1f1b",
-        "gpipe sends all microbatches forward, then all back; 1f1b turns back as soon as it can and keeps "
-        "fewer activations.",
+        "gpipe runs all forward passes, then all backward passes; 1f1b starts each backward pass as early as "
+        "possible and keeps fewer activations.",
         choices=("gpipe", "1f1b"),
     )
     microbatches: int | None = setting(
         None,
-        "Parts a batch is cut into. More parts leave ranks less idle, smaller ones compute less efficiently; "
+        "Number of microbatches per batch. More of them leave ranks less idle but compute less efficiently; "
         "auto is the largest divisor of the batch up to two per rank.",
         low=1,
         high=2**31,
@@ -76,12 +76,12 @@ def _check_parts(batch: int, values: Mapping[str, Any], ranks: int) -> None:
     asked = values["microbatches"]
     if asked is not None and batch % asked:
         near = parts_of(batch, asked, ranks)
-        raise BadInput(f"a batch of {batch} does not divide into {asked} microbatches; {near} would")
+        raise BadInput(f"a batch of {batch} cannot be split into {asked} equal microbatches; use {near}")
     parts = parts_of(batch, asked, ranks)
     if values["schedule"] == "1f1b" and parts < ranks:
         raise BadInput(
-            f"schedule 1f1b needs a microbatch for each of {ranks} ranks, a batch of {batch} gives {parts}; "
-            "gpipe would work"
+            f"schedule 1f1b requires a microbatch per rank ({ranks}), and a batch of {batch} gives {parts}; "
+            "use --schedule gpipe"
         )
 
 

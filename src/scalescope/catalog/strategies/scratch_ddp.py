@@ -18,7 +18,7 @@ class ScratchDdp(StrategyTraits):
 
     bucket_cap_mb: float | None = setting(
         50.0,
-        "Size at which a gradient bucket is closed, in MiB; none puts all gradients of a type into one.",
+        "Size in MiB at which a gradient bucket is closed; none puts all gradients of a dtype into one.",
         low=0.001,
         high=1e6,
     )

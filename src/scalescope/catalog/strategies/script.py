@@ -1,4 +1,4 @@
-"""Card of the `script` strategy: whatever a training command does by itself."""
+"""Card of the `script` strategy: whatever the training command does."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _REMOVABLE = ("ddp", "fsdp2")  # wrappers whose exchange can be taken away insid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script(StrategyTraits):
-    """What the command does by itself with its ranks; its settings change arguments of its DDP."""
+    """What the command does with its ranks; the settings change arguments of its DDP."""
 
     title: ClassVar[str | None] = "the script"
     plain_on_one_rank = True
@@ -42,4 +42,4 @@ class Script(StrategyTraits):
     def check(values: Mapping[str, Any]) -> None:
         """Only a command has a script."""
         if values["workload"] != "command":
-            raise BadInput("strategy script is for commands: put yours after --")
+            raise BadInput("strategy script requires a training command; put it after --")

@@ -30,4 +30,4 @@ class Single(StrategyTraits):
     def check(values: Mapping[str, Any]) -> None:
         """There is nothing in a plain loop that would keep two ranks together."""
         if values["world_size"] > 1:
-            raise BadInput(f"strategy single runs on one rank; {values['world_size']} ranks need ddp")
+            raise BadInput(f"strategy single runs on one rank; use ddp for {values['world_size']} ranks")

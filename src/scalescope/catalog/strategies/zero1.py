@@ -24,7 +24,7 @@ class Zero1(Ddp):
         """A stand-in's optimizer has no state to cut."""
         if values.get("stand_in"):
             raise BadInput(
-                "--stand-in cannot be used with zero1, which spreads the updates that it leaves out; use ddp"
+                "--stand-in cannot be used with zero1, which shards the update that a stand-in skips; use ddp"
             )
 
     @staticmethod

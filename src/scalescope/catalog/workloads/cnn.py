@@ -22,7 +22,7 @@ _LARGE_IMAGE = 64  # from here on ImageNet's stem and classes, below CIFAR's
 
 
 class Convolution(NamedTuple):
-    """A square convolution without bias, padded so that a stride alone makes its output smaller."""
+    """A square convolution without bias, padded: only a stride makes its output smaller."""
 
     inputs: int
     outputs: int
@@ -47,8 +47,8 @@ class Cnn(WorkloadTraits):
 
     image_size: int = setting(
         PerDevice(cpu=32, cuda=224),
-        "Height and width of an image; from 64 on the network starts with ResNet's 7×7 convolution and "
-        "pooling, below that with a 3×3 convolution.",
+        "Height and width of an image. From 64, the network starts with ResNet's 7×7 convolution and "
+        "pooling; below, with a 3×3 convolution.",
         low=16,
         high=4096,
         lever=Lever(multiples=(2,), changes="the job"),
@@ -64,8 +64,8 @@ class Cnn(WorkloadTraits):
     )
     num_classes: int | None = setting(
         None,
-        "Number of classes; auto is 1000 for images of 64 pixels or more, 10 for smaller ones, and for "
-        "texts that of the data set.",
+        "Number of classes; auto is 1000 for images of 64 pixels or more, 10 for smaller images, and the "
+        "data set's number for texts.",
         low=1,
         high=2**20,
         none_word="auto",

@@ -1,4 +1,4 @@
-"""Card of a training command of yours, which is run as it is: what stands after `--`."""
+"""Card of the user's training command, which runs unchanged: the words after `--`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _GRAPHS = "CUDA graphs need steps that were written for them"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command(WorkloadTraits):
-    """A training command as it is: its own loop, its own launcher, nothing edited."""
+    """An unchanged training command: its own loop, its own launcher, nothing edited."""
 
     is_command = True
     levers = ()
@@ -36,38 +36,38 @@ class Command(WorkloadTraits):
     )
     vary: str = setting(
         None,
-        "NAME=VALUE[,...]: values that {NAME} in the command takes. Repeat for more names.",
+        "NAME=VALUE[,...]: values for {NAME} in the command. Repeat for more names.",
         kind="env",
     )
     samples_per_step: int | None = setting(
         None,
-        "Samples that one rank of the command works on in a step, where the input of its model does not "
-        "show it. Where ranks share a batch: its samples divided by their number.",
+        "Samples per rank, per step, if the model's input does not show them. If ranks share a batch: its "
+        "samples divided by the number of ranks.",
         low=1,
         high=10**9,
         none_word="auto",
     )
     step_at: str | None = setting(
         None,
-        "MODULE:FUNCTION of the command's code that is called once per step, where optimizer steps do not "
-        "show it.",
+        "MODULE:FUNCTION in the command's code that is called once per step, if optimizer steps do not mark "
+        "the steps.",
     )
     allow_writes: bool = setting(
         False,
-        "Let the command change your files and log to trackers while it is measured. Otherwise it works on a "
-        "private copy that is discarded.",
+        "Let the command change your files and log to experiment trackers while it is measured. Otherwise it "
+        "works on a private copy that is discarded.",
     )
     output_to: str | None = setting(
         None,
-        "Folder for the files that the command writes while it is measured, instead of discarding them; one "
-        "folder per launch.",
+        "Keep the files that the command writes while it is measured in this folder, one subfolder per "
+        "launch. Otherwise they are discarded.",
         sweep=False,
         identity=False,
         holds_path=True,
     )
     keep_running: bool = setting(
         False,
-        "Change nothing, measure one window, and let the command run on to its own end.",
+        "Change nothing, measure one window, then let the command run to completion.",
     )
 
     # Levers that need no edit.
@@ -116,7 +116,7 @@ class Command(WorkloadTraits):
     )
     observed_replicas: int | None = setting(
         None,
-        "Parts of the ranks that work on samples of their own, where ranks share a batch.",
+        "Number of rank groups that work on different samples, if ranks share a batch.",
         low=1,
         high=2**31,
         internal=True,
@@ -131,5 +131,6 @@ class Command(WorkloadTraits):
         Precision.check(values)
         if values["link"] is not None:
             raise BadInput(
-                "--link cannot be used with a command: its launcher could not reach ranks in other networks"
+                "--link cannot be used with a command: its launcher could not reach ranks in other network "
+                "namespaces"
             )

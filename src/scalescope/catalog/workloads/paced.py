@@ -12,13 +12,11 @@ class Paced(WorkloadTraits):
 
     defaults = {"batch_size": 32}  # noqa: RUF012
 
-    forward_ms: float = setting(
-        10.0, "Time of a forward pass in ms, whatever the batch size.", low=0, high=1e7
-    )
+    forward_ms: float = setting(10.0, "Time of a forward pass in ms, for any batch size.", low=0, high=1e7)
     backward_ms: float = setting(
         20.0,
-        "Time of a backward pass in ms, whatever the batch size; the gradients of the layers become ready "
-        "evenly over it.",
+        "Time of a backward pass in ms, for any batch size; the layers' gradients become ready at equal "
+        "intervals.",
         low=0,
         high=1e7,
     )
@@ -26,7 +24,7 @@ class Paced(WorkloadTraits):
     layer_mb: float = setting(1.0, "Parameters per layer in MiB of fp32.", low=0.001, high=65_536)
     first_layer_mb: float | None = setting(
         None,
-        "Parameters of the first layer in MiB, whose gradient is ready last; as the others unless given.",
+        "Parameters of the first layer in MiB; its gradient is ready last. The default is layer_mb.",
         none_word="same",
         low=0.001,
         high=65_536,

@@ -64,7 +64,7 @@ class Transformer(WorkloadTraits):
     )
     num_classes: int | None = setting(
         None,
-        "Number of classes; auto is that of the data set, and 4 for synthetic samples.",
+        "Number of classes; auto is the data set's number, or 4 for synthetic samples.",
         low=1,
         high=2**20,
         none_word="auto",
@@ -107,7 +107,7 @@ class Transformer(WorkloadTraits):
 
         Matrix products only: two per weight and token forward, four backward. Attention's two products,
         queries × keys and weights × values, cost 2 · length² · width each, and twice that backward. What
-        flash attention computes again to save memory is no work of the model and does not count, nor does
+        flash attention computes again to save memory is not work of the model and does not count, nor does
         a causal mask lessen it (as in PaLM's appendix B). An embedding looks up and multiplies nothing.
         """
         length, width = self.max_seq_len, self.d_model

@@ -11,7 +11,7 @@ from scalescope.cli.streams import print_json
 from scalescope.errors import BadInput
 
 if TYPE_CHECKING:
-    from scalescope.launch.attached.rank_context import RankContext
+    from scalescope.launch.torchrun.rank_context import RankContext
     from scalescope.studies.study import Report
 
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     "--world-size", type=click.IntRange(1, 65536), help="Ranks to map onto GPUs. [default: all GPUs]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the facts and the checks as JSON.")
-@click.option("-v", "--verbose", is_flag=True, help="With several hosts, show every check of each.")
+@click.option("-v", "--verbose", is_flag=True, help="With several hosts, show every check per host.")
 def command(world_size: int | None, as_json: bool, verbose: bool) -> None:
     """Check GPUs, links, host, network, versions and variables before you trust a run.
 
-    Under torchrun or srun it checks every host, one row each. Exit code 3 if something would make a run
+    Under torchrun or srun, checks every host, one row per host. Exit code 3 if something would make a run
     meaningless. Examples:
 
       scalescope check
       srun --ntasks-per-node=1 scalescope check
     """
-    from scalescope.launch.attached.rank_context import rank_context
+    from scalescope.launch.torchrun.rank_context import rank_context
     from scalescope.report.render.terminal import console, show
 
     context = rank_context(os.environ)
     if context is not None and context.rank != 0:
-        from scalescope.launch.attached.follower import follow
+        from scalescope.launch.torchrun.children import follow
 
         sys.exit(follow(context))
     report, facts = _of_all_hosts(context, world_size) if context else _of_this_host(world_size)
@@ -48,7 +48,7 @@ def command(world_size: int | None, as_json: bool, verbose: bool) -> None:
 
 def _of_this_host(world_size: int | None) -> "tuple[Report, dict[str, Any]]":
     from scalescope.launch.local.launcher import LocalLauncher
-    from scalescope.studies.checks.check import check
+    from scalescope.studies.checks import check
 
     launcher = LocalLauncher()
     try:
@@ -58,8 +58,8 @@ def _of_this_host(world_size: int | None) -> "tuple[Report, dict[str, Any]]":
 
 
 def _of_all_hosts(context: "RankContext", world_size: int | None) -> "tuple[Report, dict[str, Any]]":
-    from scalescope.launch.attached.launcher import AttachedLauncher
-    from scalescope.studies.checks.check import check, check_hosts
+    from scalescope.launch.torchrun.launcher import AttachedLauncher
+    from scalescope.studies.checks import check, check_hosts
 
     launcher = AttachedLauncher(context)
     try:
@@ -68,7 +68,7 @@ def _of_all_hosts(context: "RankContext", world_size: int | None) -> "tuple[Repo
             return check(launcher, world_size or launcher.ranks)
         if world_size is not None:
             raise BadInput(
-                "--world-size cannot be used with several hosts, which are checked with the ranks they have"
+                "--world-size cannot be used with several hosts; they are checked with the running ranks"
             )
         return check_hosts(launcher, ranks)
     finally:

@@ -11,7 +11,7 @@ from scalescope.cli.help_pages import own_flag
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import given_flags, measuring_verb
 from scalescope.errors import BadInput
-from scalescope.studies.comm.comm import CommStudy, rate_from
+from scalescope.studies.comm import CommStudy, rate_from
 
 _RANKS = re.compile(r"[1-9][0-9]{0,6}")
 
@@ -20,8 +20,8 @@ _RANKS = re.compile(r"[1-9][0-9]{0,6}")
 @own_flag(
     "--min-busbw",
     metavar="RATE",
-    help="Exit 8 when a collective's best bus bandwidth is below (10GB/s).",
-    brief="Exit 8 if a collective is slower (10GB/s).",
+    help="Exit with code 8 if a collective's best bus bandwidth is below this rate (10GB/s).",
+    brief="Exit with code 8 below this (10GB/s).",
 )
 @own_flag(
     "--json-nccl",
@@ -35,7 +35,7 @@ _RANKS = re.compile(r"[1-9][0-9]{0,6}")
     in_file=False,
     brief="Read results of nccl-tests; measure nothing.",
     type=click.Path(path_type=Path),
-    help="Read what nccl-tests wrote (JSON or table) instead of measuring.",
+    help="Read results of nccl-tests (JSON or table) instead of measuring.",
 )
 def command(**arguments: Any) -> None:
     """Measure the collectives that training uses, as nccl-tests does.
@@ -58,7 +58,7 @@ def command(**arguments: Any) -> None:
 
 def _import(study: CommStudy, arguments: dict[str, Any]) -> NoReturn:
     from scalescope.report.render.terminal import console, show
-    from scalescope.studies.comm.nccl_import import import_nccl
+    from scalescope.studies.comm import import_nccl
 
     given = {name: values[0].text for name, values in given_flags(click.get_current_context()).items()}
     ranks = given.get("world_size")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scalescope.catalog.setting import Setting, parse_value, threshold_from
-from scalescope.cli.interruption import interruptible
+from scalescope.cli.streams import interruptible
 from scalescope.errors import BadInput, Interrupted
 
 if TYPE_CHECKING:
@@ -24,47 +24,50 @@ _WINDOW = "3s"
     "--threshold",
     default="3%",
     metavar="PERCENT",
-    help="Slower by more than this, and surely so, ends with exit code 8. [default: 3%]",
+    help="Exit with code 8 if significantly slower than this. [default: 3%]",
 )
 @click.option(
     "--fail-inconclusive",
     is_flag=True,
-    help="End with exit code 6 if anything is inconclusive or different work.",
+    help="Exit with code 6 if any result is inconclusive or the two runs did different work.",
 )
-@click.option("--any-hardware", is_flag=True, help="Compare runs of different machines all the same.")
+@click.option("--any-hardware", is_flag=True, help="Compare even if the runs are from different machines.")
 @click.option(
     "--interleave",
     is_flag=True,
-    help="Measure both again, in turns, and compare that: runs differ more than launches made in turns.",
+    help="Measure both again, alternating, and compare those launches: less noise than two separate runs.",
 )
 @click.option(
     "--set",
     "changes",
     multiple=True,
     metavar="NAME=VALUE",
-    help="With --interleave and BASE alone: NEW is BASE with this setting. May be repeated.",
+    help="With --interleave and only BASE: NEW is BASE with this setting changed. May be repeated.",
 )
-@click.option("--budget", metavar="TIME", help=f"Time that --interleave may take. [default: {_BUDGET}]")
+@click.option("--budget", metavar="TIME", help=f"Time budget for --interleave. [default: {_BUDGET}]")
 @click.option(
-    "--window", metavar="TIME", help=f"How long each of these launches measures. [default: {_WINDOW}]"
+    "--window", metavar="TIME", help=f"Measuring time per launch, for --interleave. [default: {_WINDOW}]"
 )
-@click.option("--trust", is_flag=True, help="With --interleave: run what the runs store, whoever wrote it.")
-@click.option("--side-by-side", is_flag=True, help="Show how runs scale beside each other, without a gate.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write it as data.")
+@click.option("--trust", is_flag=True, help="With --interleave: run stored commands, whoever wrote them.")
+@click.option("--side-by-side", is_flag=True, help="Show how runs scale side by side, without a verdict.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the results as JSON.")
 @click.option(
-    "--markdown", "markdown_file", type=click.Path(path_type=Path), help="Also write it as Markdown."
+    "--markdown", "markdown_file", type=click.Path(path_type=Path), help="Also write the results as Markdown."
 )
-@click.option("-v", "--verbose", is_flag=True, help="Also show everything that found no partner.")
+@click.option("-v", "--verbose", is_flag=True, help="Also show configurations that only one run has.")
 def command(**arguments: Any) -> None:
     """Compare two stored runs: what is slower in NEW than in BASE, and by how much.
 
-    Exit code 8 says that a configuration is slower beyond the threshold. Three or more runs are laid side
-    by side instead. Nothing is measured, but with --interleave. Example:
+    Exit code 8 means that a configuration is slower beyond the threshold. Three or more runs are shown side
+    by side instead. Only --interleave measures anything. BASE and NEW may also be profiler traces of one job,
+    or folders of traces: then compare shows parts of the step, exchanges and operations. Example:
 
       scalescope compare runs/main runs/latest --threshold 3% --markdown comment.md
     """
+    from scalescope.studies.traces import are_traces
+
     _check(arguments)
-    report = _report(arguments)
+    report = _traces_compared(arguments) if are_traces(arguments["runs"]) else _report(arguments)
     _show(report, arguments)
     sys.exit(report.exit_code)
 
@@ -89,25 +92,36 @@ def _check(arguments: dict[str, Any]) -> None:
         _duration(name, arguments[name], default)
     for name in ("budget", "window"):
         if arguments[name] is not None and not arguments["interleave"]:
-            raise BadInput(f"--{name} is for --interleave; without it nothing is measured")
+            raise BadInput(f"--{name} requires --interleave; without it nothing is measured")
     count = len(arguments["runs"])
     if arguments["changes"] and (not arguments["interleave"] or count != 1):
-        raise BadInput("--set is for --interleave with a single run: BASE and what to change of it")
+        raise BadInput("--set requires --interleave and a single run, BASE")
     if count < 2 and not arguments["changes"]:
         alone = "; give NEW, or what to change with --set" if arguments["interleave"] else ""
-        raise BadInput(f"compare needs two runs: BASE and NEW{alone}")
+        raise BadInput(f"compare requires two runs: BASE and NEW{alone}")
     if arguments["interleave"] and (count > 2 or arguments["side_by_side"]):
-        raise BadInput("--interleave is for two runs, BASE and NEW")
+        raise BadInput("--interleave requires exactly two runs, BASE and NEW")
     if arguments["interleave"] and arguments["any_hardware"]:
-        raise BadInput("--interleave needs the machine of both runs; leave --any-hardware out")
+        raise BadInput("--interleave measures on this machine and cannot be used with --any-hardware")
+
+
+def _traces_compared(arguments: dict[str, Any]) -> "ComparisonReport":
+    """Two recordings of one job, by what their traces hold."""
+    from scalescope.studies.comparison.compare import ComparisonReport
+    from scalescope.studies.traces import compare_traces
+
+    if len(arguments["runs"]) > 2 or arguments["interleave"] or arguments["side_by_side"]:
+        raise BadInput("compare takes exactly two traces, without --interleave and --side-by-side")
+    compared = compare_traces(*arguments["runs"])
+    return ComparisonReport(sections=compared.sections, data=compared.data)
 
 
 def _report(arguments: dict[str, Any]) -> "ComparisonReport":
-    from scalescope.studies.comparison.compare import compare, lay_side_by_side
+    from scalescope.studies.comparison.compare import compare, show_side_by_side
 
     runs = arguments["runs"]
     if len(runs) > 2 or arguments["side_by_side"]:
-        return lay_side_by_side(runs)
+        return show_side_by_side(runs)
     if arguments["interleave"]:
         return _interleaved(arguments)
     return compare(

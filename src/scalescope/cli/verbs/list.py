@@ -21,15 +21,15 @@ _STATUSES = (_UNFINISHED, "running", "finished", "failed", "budget", "interrupte
 @click.command("list")
 @click.argument("root", type=click.Path(path_type=Path), default=_DEFAULT)
 @click.option("--verb", metavar="VERB", help="Only runs of this verb: scale, train ...")
-@click.option("--workload", metavar="TEXT", help="Only runs of workloads whose name has this text.")
+@click.option("--workload", metavar="TEXT", help="Only runs of workloads whose name contains this text.")
 @click.option(
     "--status",
     type=click.Choice(_STATUSES),
     metavar="STATUS",
-    help=f"Only runs that ended so, or have not: {', '.join(_STATUSES)}.",
+    help=f"Only runs with this status: {', '.join(_STATUSES)}.",
 )
-@click.option("--since", metavar="TIME", help="Only runs begun since then: 12h, 3d or 2026-01-31.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="INT", help="Only so many, the newest.")
+@click.option("--since", metavar="TIME", help="Only runs started since: 12h, 3d or 2026-01-31.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Show at most N runs, newest first.")
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def command(
     root: Path,

@@ -10,9 +10,9 @@ from scalescope.cli.help_pages import VerbCommand
 from scalescope.errors import BadInput
 
 if TYPE_CHECKING:
-    from scalescope.analysis.prediction.forecasts.answer import PredictionRequest
+    from scalescope.analysis.prediction.answer import PredictionRequest
     from scalescope.analysis.prediction.setup import RankLayout
-    from scalescope.studies.prediction.predict import PredictReport
+    from scalescope.studies.prediction import PredictReport
 
 _MOST_RANKS = 1_000_000
 _MOST_SIZES = 256
@@ -34,17 +34,17 @@ class FiniteRange(click.FloatRange):
     "--world-size",
     "world_sizes",
     metavar="N[,...]",
-    help="Numbers of ranks. [default: those measured, doublings to 64]",
+    help="Numbers of ranks. [default: those measured, and doublings up to 64]",
 )
 @click.option(
     "--network",
     metavar="NAME|PATH",
-    help="Times of collectives: a name such as nvlink4, a run, nccl-tests' output, a curve.json. "
-    "[default: RUN's own]",
+    help="Source of collective times: a name such as nvlink4, a run, nccl-tests' output or a curve.json. "
+    "[default: RUN]",
 )
-@click.option("--gpus-per-node", metavar="N", type=click.IntRange(1), help="Ranks on each node.")
-@click.option("--nics-per-node", metavar="N", type=click.IntRange(1), help="Network cards of each node.")
-@click.option("--batch-size", metavar="N", type=click.IntRange(1), help="Another batch per rank.")
+@click.option("--gpus-per-node", metavar="N", type=click.IntRange(1), help="Ranks per node.")
+@click.option("--nics-per-node", metavar="N", type=click.IntRange(1), help="Network cards per node.")
+@click.option("--batch-size", metavar="N", type=click.IntRange(1), help="A different batch size per rank.")
 @click.option("--comm-hook", type=click.Choice(["none", "fp16", "bf16"]), help="Send gradients in 16 bits.")
 @click.option("--accumulation-steps", metavar="N", type=click.IntRange(1), help="Micro-batches per step.")
 @click.option("--bucket-cap-mb", metavar="MIB", type=FiniteRange(0.001), help="Size of DDP's buckets.")
@@ -54,19 +54,24 @@ class FiniteRange(click.FloatRange):
     type=click.Choice(["ddp", "zero1", "fsdp", "pipeline"]),
     help="ddp, zero1, fsdp or pipeline.",
 )
-@click.option("--gpu-hour-price", metavar="PRICE", type=FiniteRange(0.0), help="Adds what samples cost.")
-@click.option("--what-if", "what_if", is_flag=True, help="Rank single changes by their predicted gain.")
-@click.option("--ledger", is_flag=True, help="Show how far off earlier predictions were.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write it as data.")
 @click.option(
-    "--markdown", "markdown_file", type=click.Path(path_type=Path), help="Also write it as Markdown."
+    "--gpu-hour-price",
+    metavar="PRICE",
+    type=FiniteRange(0.0),
+    help="Also show what samples cost.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Also show intervals of every figure.")
+@click.option("--what-if", "what_if", is_flag=True, help="Rank individual changes by predicted gain.")
+@click.option("--ledger", is_flag=True, help="Show how far off earlier predictions were.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the results as JSON.")
+@click.option(
+    "--markdown", "markdown_file", type=click.Path(path_type=Path), help="Also write the results as Markdown."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Also show the interval of every figure.")
 def command(**arguments: Any) -> None:
     """Predict step time, efficiency and memory of a run (default: the newest) on other numbers of ranks.
 
-    Needs one rank's profile, which train and scale record, and times of collectives, which scale and comm
-    measure or --network assumes. Nothing is measured and torch is not needed. Examples:
+    Requires the profile of one rank, which train and scale record, and times of collectives, which scale and
+    comm measure or --network supplies. Measures nothing and does not need torch. Examples:
 
       scalescope predict runs/latest --world-size 2,4,8,16,64
       scalescope predict runs/train --network nvlink4 --gpus-per-node 8 --what-if
@@ -87,17 +92,17 @@ def command(**arguments: Any) -> None:
 
 
 def _report(arguments: dict[str, Any]) -> "PredictReport":
-    from scalescope.studies.prediction.predict import predict, show_ledger
+    from scalescope.studies.prediction import predict, show_ledger
 
     if arguments["ledger"] and arguments["run"] is None:
         return show_ledger()
     if arguments["ledger"]:
-        raise BadInput("--ledger is about all runs; leave RUN out")
+        raise BadInput("--ledger shows all runs and cannot be used with RUN")
     return predict(arguments["run"] or Path("runs/latest"), _request(arguments), arguments["network"])
 
 
 def _request(arguments: dict[str, Any]) -> "PredictionRequest":
-    from scalescope.analysis.prediction.forecasts.answer import PredictionRequest
+    from scalescope.analysis.prediction.answer import PredictionRequest
 
     return PredictionRequest(
         world_sizes=_world_sizes(arguments["world_sizes"]),

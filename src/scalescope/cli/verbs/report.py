@@ -11,7 +11,7 @@ import click
 @click.command("report")
 @click.argument("roots", nargs=-1, type=click.Path(path_type=Path), metavar="[RUN_OR_ROOT]...")
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Where to write. [default: the run, or ROOT/report]"
+    "--out", type=click.Path(path_type=Path), help="Output folder. [default: the run, or ROOT/report]"
 )
 @click.option("--datasets", multiple=True, metavar="NAME[,...]", help="Only these data sets.")
 @click.option("--figures", is_flag=True, help="Also write every figure as PNG, SVG and PDF.")
@@ -21,24 +21,27 @@ import click
     metavar="NAME[,...]",
     help="html, figures, csv, tex, md, txt, json. [default: all but figures]",
 )
-@click.option("--title", help="Of the page.")
+@click.option("--title", help="Title of the page.")
 @click.option("--by", metavar="SETTING", help="Overlay the values of a setting: strategy, precision ...")
-@click.option("--width", default="page", help="Of figure files: column or page. [default: page]")
+@click.option("--width", default="page", help="Width of figure files: column or page. [default: page]")
 @click.option(
-    "--skip-epochs", type=click.IntRange(0), default=0, help="First epochs left out of epoch curves."
+    "--skip-epochs",
+    type=click.IntRange(0),
+    default=0,
+    help="Leave the first epochs out of epoch curves.",
 )
 @click.option(
     "--tensorboard",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Also write scalars for TensorBoard there.",
+    help="Also write scalars for TensorBoard to this folder.",
 )
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
 def command(roots: tuple[Path, ...], **arguments: Any) -> None:
-    """Make a page and tables of stored runs (default: all under runs/).
+    """Write a page and tables about stored runs (default: all under runs/).
 
-    The page holds its figures; --figures writes them as files as well. A folder is searched for runs. Nothing
-    is measured and torch is not needed. Example:
+    The page includes its figures; --figures also writes them as files. Folders are searched for runs.
+    Measures nothing and does not need torch. Example:
 
       scalescope report runs/ --out report
     """

@@ -14,15 +14,17 @@ from scalescope.cli.options import given_flags, run_option
 @run_option("budget")
 @run_option("repeats")
 @click.option(
-    "--dry-run", is_flag=True, help="Show the trials and about how long they take; measure nothing."
+    "--dry-run", is_flag=True, help="Show the planned trials and their estimated time; measure nothing."
 )
 @click.option(
-    "--trust", is_flag=True, help="Run the commands and shell lines that RUN stores, whoever wrote them."
+    "--trust",
+    is_flag=True,
+    help="Run the commands and shell lines stored in RUN, whoever wrote them.",
 )
 @click.option("--strict", is_flag=True, help="Exit with code 6 if the measurement is unstable.")
 @click.option("-v", "--verbose", is_flag=True, help="Show intervals and how figures were computed.")
 def command(run: Path, **arguments: Any) -> None:
-    """Continue a run that was stopped, with everything it was started with.
+    """Continue a stopped run with its original settings.
 
     Finished launches are kept; a larger --repeats adds launches. Example:
 
@@ -50,7 +52,7 @@ def command(run: Path, **arguments: Any) -> None:
         dry_run=arguments["dry_run"],
         strict=arguments["strict"],
         trust=arguments["trust"],
-        yes=True,  # so many trials were allowed when the run began
+        yes=True,  # this many trials were allowed when the run began
         started_s=context.find_root().obj,
     )
     rank_0 = follow_rank_0(stored.study, request, {})  # which may hold the folder already

@@ -29,7 +29,9 @@ def command(runs: tuple[Path, ...], yes: bool) -> None:
     what = f"{counted(len(paths), 'run')}, {data_size(sum(sizes))}"
     if not yes:
         if not sys.stdin.isatty():
-            raise BadInput("rm: nobody can be asked here; add --yes to remove these runs")
+            raise BadInput(
+                "rm: cannot ask for confirmation without a terminal; add --yes to remove these runs"
+            )
         if not click.confirm(f"Remove {what}?"):
             click.echo("Nothing was removed.")
             return

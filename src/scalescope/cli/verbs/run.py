@@ -27,13 +27,14 @@ from scalescope.studies.scaling.run import PARTS, RunStudy
     "--iters",
     type=click.IntRange(min=1),
     common=False,
-    help="Measured steps of each launch, instead of --window, which follows from the budget.",
+    help="Measured steps per launch, instead of --window, which follows from the budget.",
 )
 @no_waterfall
 def command(**arguments: Any) -> None:
     """Run the standard benchmark on this machine and write a report.
 
-    Measures how training scales, how fast collectives are, and how much memory training takes. Examples:
+    Measures how training scales, how fast collectives are, and how much memory training needs.
+    Examples:
 
       scalescope run
       scalescope run --workload transformer --budget 10m

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @click.command("settings", cls=VerbCommand)
 @click.argument("words", nargs=-1, metavar="[WORD]...")
-@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the settings as JSON.")
 def command(words: tuple[str, ...], as_json: bool) -> None:
-    """Search all settings and flags by name, help text, choices and the cards that have them.
+    """Search all settings and flags by name, help text, choices and cards.
 
-    Without a word it lists all. A setting's name is also its key in an experiment file. Examples:
+    Without a word, lists all. A setting's name is also its key in an experiment file. Examples:
 
       scalescope settings bucket
       scalescope settings precision --json
@@ -40,7 +40,7 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
         click.echo(", ".join(flag.flags))
         facts = (
             flag.help,
-            f"Key in an experiment file: {flag.key}." if flag.key else "Cannot stand in an experiment file.",
+            f"Key in an experiment file: {flag.key}." if flag.key else "Not allowed in experiment files.",
             _defaults_of(flag),
             f"Choices: {', '.join(flag.choices)}." if flag.choices else "",
             f"Part of: {', '.join(flag.cards)}." if flag.cards else "",

@@ -21,7 +21,8 @@ def command() -> None:
 def lint_script(script: Path) -> None:
     """Find mistakes in a job script and show how to fix them.
 
-    Exit code 8 if there are any; what may be intended is a warning. Run it where you run sbatch. Example:
+    Exit code 8 if there are mistakes; what may be intentional is only a warning. Run it where you run sbatch.
+    Example:
 
       scalescope slurm lint job.sbatch
     """

@@ -8,15 +8,15 @@ from scalescope.cli.help_pages import own_flag
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import measuring_verb
 from scalescope.errors import BadInput
-from scalescope.studies.trace.profiling import FLAGS, Profiling
-from scalescope.studies.training.train import TrainStudy
+from scalescope.studies.trace import FLAGS, Profiling
+from scalescope.studies.train import TrainStudy
 
 
 @measuring_verb(TrainStudy)
 @own_flag(
     "--profile",
     is_flag=True,
-    help="Also record a trace of a few steps, in a launch that is not timed.",
+    help="Also record a trace of a few steps, in a separate launch that is not timed.",
     brief="Also record a trace of a few steps.",
 )
 @own_flag(
@@ -30,23 +30,23 @@ from scalescope.studies.training.train import TrainStudy
 @own_flag(
     "--profile-ranges-only",
     is_flag=True,
-    help="Mark the parts of a step (NVTX) for a profiler attached from outside, and record nothing.",
+    help="Only mark the parts of a step (NVTX) for an external profiler; record nothing.",
     common=False,
 )
 @own_flag(
     "--nsys",
     is_flag=True,
-    help="Write the command for Nsight Systems, and run it where it exists.",
+    help="Write the command for Nsight Systems, and run it if nsys is installed.",
     common=False,
 )
 @own_flag(
     "--no-breakdown",
     is_flag=True,
-    help="Measure only the speed, without the launches that explain what a step consists of.",
+    help="Measure only the speed; skip the launches that break down a step.",
     brief="Measure only the speed.",
 )
 def command(**arguments: Any) -> None:
-    """Measure how fast one configuration trains, and what a step consists of.
+    """Measure how fast one configuration trains, and where the time of a step goes.
 
     Lists (--batch-size 32,256) measure each value. Examples:
 

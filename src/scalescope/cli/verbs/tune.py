@@ -16,44 +16,44 @@ from scalescope.studies.tuning.tune import TuneStudy, levers_from
     "--levers",
     multiple=True,
     metavar="NAME[=VALUE],...",
-    help="Settings to change; each tries its usual values, or the one given. [default: all]",
-    brief="Settings to change. [all]",
+    help="Settings to try, each with its usual values or the one given. [default: all]",
+    brief="Settings to try. [all]",
 )
 @own_flag(
     "--threshold",
     default="3%",
     metavar="PERCENT",
     brief="The smallest difference that matters. [3%]",
-    help="The smallest difference that matters; the number of launches may not suffice to detect smaller "
-    "ones. [default: 3%]",
+    help="The smallest difference that matters; detecting a smaller one may take more launches. "
+    "[default: 3%]",
 )
 @own_flag(
     "--combine/--no-combine",
     default=True,
-    help="Search for levers that help together; --no-combine compares each alone. [default: --combine]",
-    brief="Levers together, or each alone. [--combine]",
+    help="Search for combinations of levers; --no-combine compares each lever alone. [default: --combine]",
+    brief="Compare each lever alone. [--combine]",
 )
 @own_flag(
     "--verify-loss",
     type=click.IntRange(8, 1_000_000),
     metavar="STEPS",
     common=False,
-    help="After the search, train so many steps with the current settings and with the recommended ones, and "
-    "compare their losses; what trains to another loss is not recommended. [default: only the short windows "
+    help="After the search, train this many steps with the current and the recommended settings and compare "
+    "the losses; settings that reach a different loss are not recommended. [default: only the short windows "
     "of the search]",
 )
 @own_flag(
     "--keep-numerics",
     is_flag=True,
     common=False,
-    help="Leave out every lever that may change the numbers that training computes: formats, compilation, "
-    "fused optimizers and others. [default: tried, with the loss compared]",
+    help="Skip levers that may change numerical results: number formats, compilation, fused optimizers and "
+    "others. [default: try them and compare the loss]",
 )
 def command(**arguments: Any) -> None:
     """Find the settings that make one configuration faster, within a budget.
 
-    The most promising levers are tried on top of the best so far; the winner is confirmed in new launches.
-    Under torchrun or srun there are no verdicts; as a job (--launcher slurm) there are. Examples:
+    Tries the most promising levers on top of the best settings so far and confirms the winner in new
+    launches. Gives no verdicts under torchrun or srun; use --launcher slurm for jobs. Examples:
 
       scalescope tune --workload my.py:build --budget 3m
       scalescope tune --world-size 2 --levers comm_hook,bucket_cap_mb --budget 5m

@@ -1,10 +1,10 @@
-"""The exchange of gradients: a finding for what limits it, and after it for what else is true of it."""
+"""Rules about the exchange of gradients: what limits it, and what is sent without need."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 from scalescope.analysis.comm.expected import Expected
-from scalescope.analysis.commands.batches import counts_tokens
+from scalescope.analysis.commands import counts_tokens
 from scalescope.analysis.scaling.waterfall import COMMUNICATION
 from scalescope.diagnose.advice import advise, advise_more, batch_name, comm_command, fewer_bytes
 from scalescope.diagnose.exchange import (
@@ -21,6 +21,9 @@ from scalescope.diagnose.facts import Facts
 from scalescope.diagnose.finding import Abstention, Advice, Evidence, Finding
 from scalescope.quantities import percent
 from scalescope.results.run_commands import CHECK
+
+# ---- The exchange of gradients: a finding for what limits it, and after it for what else is true of it
+
 
 _ONE_CORE = " Each rank has one core for compute and for gloo's thread, which adds to it."
 _SMALLEST = "smallest all-reduce measured"
@@ -39,7 +42,7 @@ class _Text(NamedTuple):
     part: float = 1.0
 
 
-def rule(facts: Facts) -> tuple[Finding | Abstention, ...]:
+def exchange_rule(facts: Facts) -> tuple[Finding | Abstention, ...]:
     lost, causes = facts.communication_lost, causes_of(facts)
     if not lost:
         return ()
@@ -268,3 +271,48 @@ _TEXTS: dict[Cause, Callable[[Facts], _Text]] = {
     Cause.LAST_BUCKET: _last_bucket,
     Cause.LITTLE_WORK: _little_work,
 }
+
+
+# ---- fp32 gradients under autocast: compute got faster, the exchange did not
+
+
+AMP_GRADIENTS = "gradients in fp32 under autocast"
+
+
+def amp_gradients_rule(facts: Facts) -> Finding | Abstention | None:
+    trial = facts.trial
+    lost = facts.lost(COMMUNICATION)
+    if not lost or trial.precision not in ("bf16", "fp16"):
+        return None
+    if not trial.has_setting("comm_hook") or trial.comm_hook != "none":
+        return None
+    return Finding(
+        rule=AMP_GRADIENTS,
+        terms=(COMMUNICATION,),
+        claim=f"{trial.precision} made compute faster, but gradients are still sent in fp32.",
+        lost=lost / 2,
+        share=lost / 2 / facts.ranks,
+        evidence=(Evidence(name="precision", value=trial.precision, source="settings"),),
+        advice=advise(facts, "send gradients in 16 bits", "comm_hook", "bf16"),
+    )
+
+
+# ---- find_unused_parameters on: a walk through the graph and an exchange in every step
+
+
+UNUSED_PARAMETERS = "find_unused_parameters is on"
+
+
+def unused_parameters_rule(facts: Facts) -> Finding | Abstention | None:
+    trial = facts.trial
+    if not trial.is_on("find_unused_parameters") or trial.is_on("static_graph"):
+        return None
+    return Finding(
+        rule=UNUSED_PARAMETERS,
+        claim="DDP searches for unused parameters in every step, does not rebuild its buckets, and makes one "
+        "more exchange.",
+        lost=0.0,
+        share=0.0,
+        evidence=(Evidence(name="find_unused_parameters", value="true", source="settings"),),
+        advice=advise(facts, "switch it off if every parameter is used", "find_unused_parameters", "no"),
+    )

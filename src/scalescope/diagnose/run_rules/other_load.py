@@ -7,10 +7,10 @@ from scalescope.diagnose.finding import Advice, Evidence, Finding
 from scalescope.results.run import Run
 from scalescope.results.run_commands import CHECK, repeating_command
 
-RULE = "other load"
+OTHER_LOAD = "other load"
 
 
-def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
+def other_load_rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
     load = load_of(run)
     if not load.is_present:
         return None
@@ -18,7 +18,7 @@ def rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
     explains = lost if load.mean.delays_ranks or load.mean.uses_gpus else 0.0
     text = load_text(load.mean)
     return Finding(
-        rule=RULE,
+        rule=OTHER_LOAD,
         leads=explains > 0.0,
         claim=f"{text[0].upper()}{text[1:]} during the measurement{_disturbed(load)}.",
         lost=explains,

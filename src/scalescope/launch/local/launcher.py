@@ -14,21 +14,22 @@ from scalescope.catalog.measuring import Measuring
 from scalescope.cores import usable_cores
 from scalescope.errors import CannotRun
 from scalescope.experiment.command_line import filled_words
+from scalescope.experiment.explanations import Phase
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.phases import Phase
 from scalescope.experiment.trial import Trial
 from scalescope.host_memory import usable_memory
 from scalescope.inspection import inspect_system
-from scalescope.launch.launcher import Outcome, Watcher, attach_phase, explained_in, judge
+from scalescope.launch.launcher import Outcome, Watcher, attach_phase, explained_in
 from scalescope.launch.local.command.launch import CommandLaunch
 from scalescope.launch.local.command.views import Views
-from scalescope.launch.local.disagreement import explained_by_calls
-from scalescope.launch.local.leftovers import leftover_notes, without_perf_maps
-from scalescope.launch.local.memory_use import MemoryUse
-from scalescope.launch.local.network import ShapedNetwork, check_possible
-from scalescope.launch.local.outlook import outlook
-from scalescope.launch.local.pinning import cpus_for
-from scalescope.launch.local.process_limits import check_limits
+from scalescope.launch.local.emulation import ShapedNetwork, SplitGpu, check_possible
+from scalescope.launch.local.logs import (
+    MemoryUse,
+    explained_by_calls,
+    leftover_notes,
+    outlook,
+    without_perf_maps,
+)
 from scalescope.launch.local.processes import (
     START_LIMIT_S,
     FreshSpawner,
@@ -36,19 +37,19 @@ from scalescope.launch.local.processes import (
     SpawnFailed,
     Zygote,
     can_fork,
+    check_limits,
+    cpus_for,
 )
 from scalescope.launch.local.rank_watch import SupervisedLaunch, SupervisedRank
-from scalescope.launch.local.split_gpu import SplitGpu
 from scalescope.launch.local.supervisor import Supervisor
-from scalescope.launch.loopback import LOOPBACK
 from scalescope.launch.private_directory import private_directory
-from scalescope.launch.probing import machine_from_probe, probe_in_new_process
+from scalescope.launch.probing import LOOPBACK, machine_from_probe, probe_in_new_process
 from scalescope.launch.telemetry.load import LoadMeter, load_at_start
 from scalescope.launch.telemetry.sampler import Telemetry, gpus_of
 from scalescope.launch.topology import host_topology
+from scalescope.launch.validity import judge
 from scalescope.results.other_load import OtherLoad
-from scalescope.results.ranks.heartbeat import Heartbeats
-from scalescope.results.ranks.rank_job import RANK_VARIABLE, ROOM_VARIABLE, RankJob
+from scalescope.results.ranks import RANK_VARIABLE, ROOM_VARIABLE, Heartbeats, RankJob
 from scalescope.results.run_folder import RunFolder
 from scalescope.secret_variables import with_values
 

@@ -1,25 +1,119 @@
-"""Rank processes: started fresh, or forked from a zygote that has torch already imported."""
+"""Processes of ranks: their cores, limits, start and end."""
 
 import contextlib
 import dataclasses
 import json
 import os
+import resource
 import select
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from scalescope.cores import cores_near, own_cores, share_near, share_of
 from scalescope.errors import CannotRun
+from scalescope.experiment.machine import Gpu
+from scalescope.experiment.trial import Trial
 from scalescope.interpreter import python_module
 from scalescope.launch.guard import start_guarded
-from scalescope.launch.local.leftovers import end_leftovers, without_perf_maps
+from scalescope.launch.local.logs import end_leftovers, without_perf_maps
 from scalescope.launch.private_directory import own_directories
-from scalescope.results.ranks.rank_job import RankJob
+from scalescope.launch.telemetry.load import PROC
+from scalescope.results.ranks import RankJob
 from scalescope.results.result import Status
+
+# ---- The cores that each rank of this machine is pinned to
+
+
+Cores = frozenset[int] | None
+
+
+def cpus_for(
+    trial: Trial, rank: int, gpus: Sequence[Gpu] = (), near: Callable[[str | None], Cores] = cores_near
+) -> list[int]:
+    """The cores a rank is pinned to; none where there are not enough for all, or it is not to be pinned.
+
+    A GPU rank's helpers (loader, watchdogs) run on the same cores, so it gets its whole share of those next
+    to its GPU, or of the host's where the system does not say which those are.
+    """
+    asked = trial.pin_cores
+    if asked == "no" or (asked == "auto" and trial.device != "cpu"):
+        return []
+    cores, ranks = own_cores(), trial.world_size
+    if trial.device == "cpu":
+        return share_of(cores, trial.threads_per_rank, ranks, rank)
+    buses = [_gpu_of(trial, other, gpus) for other in range(ranks)]
+    return share_near(cores, [near(bus) for bus in buses], rank) or share_of(
+        cores, len(cores) // ranks, ranks, rank
+    )
+
+
+def _gpu_of(trial: Trial, rank: int, gpus: Sequence[Gpu]) -> str | None:
+    """The PCI bus of the GPU that a rank uses: the parts of a split GPU are all of the first."""
+    if not gpus:
+        return None
+    return gpus[0 if trial.split_gpu else rank % len(gpus)].pci_bus
+
+
+# ---- Whether the system lets us open the files and start the processes that ranks need (ulimit -n, -u)
+
+
+# 24 are too few for two ranks that each import torch and connect to the other; 32 are enough.
+_DESCRIPTORS, _DESCRIPTORS_PER_RANK = 28, 4
+_THREADS_PER_RANK = 6  # besides those that compute: of the group, of autograd
+
+
+def check_limits(ranks: int, threads: int) -> None:
+    """Refuse what would fail half-way, with a message of some library, or hang."""
+    _check_descriptors(ranks)
+    _check_processes(ranks, threads)
+
+
+def _check_descriptors(ranks: int) -> None:
+    needed = _DESCRIPTORS + _DESCRIPTORS_PER_RANK * ranks
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise CannotRun(
+            f"only {hard} files may be open (ulimit -Hn), and {_need(ranks)} {needed}; raise that limit"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))  # ranks inherit it
+
+
+def _check_processes(ranks: int, threads: int) -> None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if limit == resource.RLIM_INFINITY or os.getuid() == 0:  # the limit does not apply to root
+        return
+    needed, left = ranks * (threads + _THREADS_PER_RANK), limit - _threads_of_user()
+    if left < needed:
+        raise CannotRun(
+            f"{max(0, left)} of {limit} processes and threads are left (ulimit -u), and "
+            f"{_need(ranks)} {needed}; end others or raise that limit"
+        )
+
+
+def _need(ranks: int) -> str:
+    return "1 rank needs" if ranks == 1 else f"{ranks} ranks need"
+
+
+def _threads_of_user() -> int:
+    """As the system counts against the limit; 0 where it does not show processes."""
+    count = 0
+    with contextlib.suppress(OSError):
+        for process in PROC.iterdir():
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                if process.name.isdecimal() and process.stat().st_uid == os.getuid():
+                    count += sum(1 for _ in (process / "task").iterdir())
+    return count
+
+
+# ---- Rank processes: started fresh, or forked from a zygote that has torch already imported
+
 
 _ENDED = "the process that starts the ranks has ended"
 START_LIMIT_S = 300.0  # where no --init-timeout is known

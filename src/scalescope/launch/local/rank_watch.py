@@ -13,12 +13,10 @@ from typing import Any, Literal
 from scalescope.catalog.measuring import Measuring
 from scalescope.launch.culprit import RankFailure, find_culprit, find_hung_ranks, ranks_text
 from scalescope.launch.launcher import Outcome, Watcher, record_from
-from scalescope.launch.local.logs import cap_log
-from scalescope.launch.local.memory_use import MemoryUse
+from scalescope.launch.local.logs import MemoryUse, cap_log
 from scalescope.launch.local.processes import RankProcess, is_stopped
-from scalescope.launch.memory_kills import MemoryKills
-from scalescope.results.ranks.heartbeat import Heartbeats, RankStage
-from scalescope.results.ranks.rank_placement import RankPlacement
+from scalescope.launch.probing import MemoryKills
+from scalescope.results.ranks import Heartbeats, RankPlacement, RankStage
 from scalescope.results.result import RankRecord
 
 

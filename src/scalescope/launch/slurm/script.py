@@ -53,7 +53,7 @@ trap requeue USR1
 cd {directory} || exit 7
 export OMP_NUM_THREADS={cpus_per_task}
 
-# Every launch is a separate step with new processes, so that launches are independent of each other.
+# Every launch is a separate step with new processes: launches are independent of each other.
 status=0
 code_file=$(mktemp)
 for launch in {launches}; do
@@ -224,7 +224,7 @@ def _shell_lines(setup: tuple[str, ...]) -> list[str]:
         if not line.replace("\t", " ").isprintable():
             raise BadInput(f"--setup: {line!r} is not a line of a shell script")
         if line.lstrip().startswith("#SBATCH"):
-            raise BadInput(f"--setup: {line!r} is too late for sbatch to read; use --slurm-template")
+            raise BadInput(f"--setup: sbatch would ignore {line!r} at this position; use --slurm-template")
     return lines
 
 

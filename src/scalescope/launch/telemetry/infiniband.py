@@ -5,7 +5,7 @@ from pathlib import Path
 
 SYS = Path("/sys")
 Counters = Mapping[str, Mapping[str, int]]  # of each port, such as mlx5_0/1
-# Counters of errors and losses. Bytes, packets and waiting (port_xmit_wait) are no errors.
+# Counters of errors and losses. Bytes, packets and waiting (port_xmit_wait) are not errors.
 _COUNTERS = (
     "symbol_error",
     "link_error_recovery",

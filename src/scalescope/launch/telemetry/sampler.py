@@ -123,7 +123,7 @@ class Telemetry:
     def between(self, begin_s: float, end_s: float) -> dict[str, Any]:
         """Raw samples of a window; what could not be sampled is missing, with the reason."""
         inside = self._cpu.between(begin_s, end_s)
-        summary: dict[str, Any] = {"looks": len(inside), "interval_s": self._cpu.interval_s}
+        summary: dict[str, Any] = {"samples": len(inside), "interval_s": self._cpu.interval_s}
         if self._nvml.problem is not None:
             summary["gpu_problem"] = self._nvml.problem
         if self._uuids:

@@ -5,7 +5,7 @@ from scalescope.hardware.published import PublishedCurve, published_all_reduce
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.comm.sections import communication_brief
-from scalescope.report.figure import Figure, Panel, Series
+from scalescope.report.section import Figure, Panel, Series
 
 _MOST = 3  # figures, of the newest runs
 _MOST_SERIES = 8

@@ -2,7 +2,7 @@
 
 from scalescope.report.analyzed_run import ReportInput
 from scalescope.report.chapter import Chapter, titled_by_run
-from scalescope.report.commands.script import script_sections
+from scalescope.report.commands import script_sections
 
 _MOST = 6  # commands, of the newest runs
 

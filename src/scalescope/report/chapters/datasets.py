@@ -2,15 +2,15 @@
 
 from collections.abc import Sequence
 
-from scalescope.analysis.commands.batches import batch_text
+from scalescope.analysis.commands import batch_text
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.epochs import Epoch, has_epochs
 from scalescope.report.analyzed_run import ReportInput, dataset_of, notes_of
 from scalescope.report.chapter import Chapter
 from scalescope.report.chapters.scaling import efficiency_panel, grouped, speedup_panel
-from scalescope.report.commands.jobs import units_of
-from scalescope.report.figure import Figure, Panel, Series
-from scalescope.report.numbers import counted, told_interval
+from scalescope.report.commands import units_of
+from scalescope.report.numbers import counted, useful_interval
+from scalescope.report.section import Figure, Panel, Series
 from scalescope.report.training.sections import epoch_section
 from scalescope.report.varied import disambiguate
 
@@ -67,8 +67,8 @@ def _throughput(name: str, measured: tuple[Configuration, ...], left: int) -> Fi
         label=per_s,
         x=tuple(map(float, range(len(measured)))),
         y=tuple(rate.value for rate in rates),
-        low=tuple(told_interval(rate)[0] for rate in rates),
-        high=tuple(told_interval(rate)[1] for rate in rates),
+        low=tuple(useful_interval(rate)[0] for rate in rates),
+        high=tuple(useful_interval(rate)[1] for rate in rates),
     )
     names = _labels(measured)
     more = f"; {left:,} more configurations are in the tables" if left else ""

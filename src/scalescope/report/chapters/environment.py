@@ -4,7 +4,7 @@ from typing import Any
 
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
-from scalescope.report.checks.nodes import node_sections
+from scalescope.report.checks import node_sections
 from scalescope.report.numbers import MISSING, data_size
 from scalescope.report.section import Section, ShownCommand, Table
 

@@ -5,9 +5,8 @@ from typing import Any
 
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, titled_by_run
-from scalescope.report.figure import Figure, Panel, Series
 from scalescope.report.numbers import signed_percent
-from scalescope.report.section import Section
+from scalescope.report.section import Figure, Panel, Section, Series
 from scalescope.report.tuning.sections import CURRENT
 from scalescope.results.run_folder import TUNING, read_json
 
@@ -158,7 +157,7 @@ def _curve(losses: object) -> list[float]:
 
 
 def _losses(label: str, losses: list[float], together: int) -> Series:
-    """Losses as means of so many steps; what is left over at the end is a mean of fewer."""
+    """Losses as means over this many steps; the last mean may be over fewer."""
     blocks = [losses[start : start + together] for start in range(0, len(losses), together)]
     return Series(
         label=label,

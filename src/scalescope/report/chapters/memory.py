@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
+from scalescope.analysis.memory.forecast import MemoryGroup, memory_groups
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, titled_by_run
-from scalescope.report.figure import Figure, Panel, Series
 from scalescope.report.memory.sections import memory_sections
+from scalescope.report.section import Figure, Panel, Series
 
 _PARTS = ("parameters", "gradients", "optimizer", "buffers", "activations", "temporary", "inputs", "library")
 _MIB = 2.0**20

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable
 
-from scalescope.analysis.prediction.forecasts.answer import PredictionAnswer
-from scalescope.analysis.prediction.prediction import Prediction
-from scalescope.analysis.prediction.timeline import TimelineEvent
+from scalescope.analysis.prediction.answer import PredictionAnswer
+from scalescope.analysis.prediction.forecast import Prediction
+from scalescope.analysis.prediction.setup import TimelineEvent
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.caveats import context
 from scalescope.report.chapter import Chapter, titled_by_run
-from scalescope.report.figure import Figure, Panel, Series
 from scalescope.report.numbers import counted, percent
 from scalescope.report.prediction.sections import prediction_sections, prediction_title
+from scalescope.report.section import Figure, Panel, Series
 
 _MOST = 3  # jobs, of the newest runs first
 _MOST_BUCKETS = 24  # later ones share a row

@@ -3,17 +3,16 @@
 import dataclasses
 from collections.abc import Callable
 
-from scalescope.analysis.commands.batches import batch_text
+from scalescope.analysis.commands import batch_text
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.statistics import Estimate
 from scalescope.experiment.trial import ABLATIONS
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter, titled_by_run
-from scalescope.report.commands.jobs import job_name, units_of
-from scalescope.report.figure import Figure, Panel, Series
-from scalescope.report.numbers import counted, percent, told_interval
+from scalescope.report.commands import job_name, units_of
+from scalescope.report.numbers import counted, percent, useful_interval
 from scalescope.report.scaling.sections import table_section
-from scalescope.report.section import Section
+from scalescope.report.section import Figure, Panel, Section, Series
 from scalescope.report.varied import shown_value, varied_settings
 
 _MOST = 6  # runs, the newest first
@@ -144,8 +143,8 @@ def _series(label: str, rows: list[ScalingRow], value: Value) -> Series:
         label=label,
         x=tuple(float(row.ranks) for row in ordered),
         y=tuple(estimate.value for estimate in estimates),
-        low=tuple(told_interval(estimate)[0] for estimate in estimates),
-        high=tuple(told_interval(estimate)[1] for estimate in estimates),
+        low=tuple(useful_interval(estimate)[0] for estimate in estimates),
+        high=tuple(useful_interval(estimate)[1] for estimate in estimates),
     )
 
 

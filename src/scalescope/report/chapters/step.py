@@ -8,9 +8,8 @@ from scalescope.analysis.training import step_waterfall as step_terms
 from scalescope.analysis.training.step_waterfall import StepWaterfall
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter, titled_by_run
-from scalescope.report.figure import Figure, Panel, Series
 from scalescope.report.numbers import counted
-from scalescope.report.section import Section
+from scalescope.report.section import Figure, Panel, Section, Series
 from scalescope.report.training.step_waterfall import known_steps, names_of, shown_terms, step_sections
 
 _MOST = 3  # runs, the newest first

@@ -2,8 +2,8 @@
 
 from scalescope.report.analyzed_run import ReportInput, labels_of, notes_of
 from scalescope.report.chapter import Chapter
-from scalescope.report.figure import Figure, Panel, Series, quantiles
 from scalescope.report.numbers import counted
+from scalescope.report.section import Figure, Panel, Series, quantiles
 
 _SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _MOST = 24

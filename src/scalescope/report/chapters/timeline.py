@@ -6,9 +6,9 @@ from scalescope.analysis.trace.profile import TraceProfile
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.caveats import context
 from scalescope.report.chapter import Chapter, titled_by_run
-from scalescope.report.commands.jobs import job_name
-from scalescope.report.figure import Figure, Panel, Series
+from scalescope.report.commands import job_name
 from scalescope.report.numbers import counted, percent
+from scalescope.report.section import Figure, Panel, Series
 from scalescope.report.trace.sections import profile_sections
 
 _LANES = ("compute", "communication")

@@ -3,7 +3,7 @@
 from scalescope.analysis.launches import summarise
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter
-from scalescope.report.commands.jobs import units_of
+from scalescope.report.commands import units_of
 from scalescope.report.numbers import MISSING, milliseconds, significant
 from scalescope.report.section import Section, Table
 from scalescope.report.varied import disambiguate

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scalescope.analysis.commands.batches import batch_text
+from scalescope.analysis.commands import batch_text
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.waterfall import (
     DELIVERED,
@@ -15,11 +15,10 @@ from scalescope.analysis.scaling.whole_step import WholeStep
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.chapters.step import STEP_COLOURS, Bar, bar_of, bars_panel
-from scalescope.report.figure import Figure, Panel, Series
 from scalescope.report.numbers import counted
 from scalescope.report.performance import headline
 from scalescope.report.scaling.waterfall import visible_parts, waterfall_sections, whole_of
-from scalescope.report.section import Section
+from scalescope.report.section import Figure, Panel, Section, Series
 
 _MOST = 3  # runs with a waterfall each
 _MOST_LINES = 12  # sentences; the rest is folded

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.analysis.collectives import CollectiveRow
-from scalescope.catalog import cards
+from scalescope.catalog.collectives import collective_named
 from scalescope.errors import BadInput
 
 _TYPES = {
@@ -39,7 +39,7 @@ _LARGEST_BYTES = 64 << 20  # of an output, which has a line for each size
 
 
 def read_output(path: Path, origin: str) -> str:
-    """The text of a file that nccl-tests wrote, of which never more is read than it may be."""
+    """The text of a file that nccl-tests wrote; never reads more than the largest allowed size."""
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST_BYTES + 1)
@@ -91,7 +91,7 @@ def _shaped(row: CollectiveRow) -> list[str]:
 
 def _line(any_row: CollectiveRow | None, out: CollectiveRow | None, inside: CollectiveRow | None) -> str:
     assert any_row is not None
-    card = cards.card("collectives", any_row.collective)
+    card = collective_named(any_row.collective)
     numbers = f"{any_row.size_bytes:>12}  {any_row.count:>12}"
     head = f"{numbers}  {_TYPES[any_row.dtype]:>8}  {card.redop:>6}  {card.root:>6}"
     return f"{head}{_half(out)}{_half(inside)}"
@@ -110,7 +110,7 @@ def to_json(rows: Iterable[CollectiveRow]) -> dict[str, Any]:
     """nccl-tests' JSON layout, one file for all collectives."""
     entries: dict[tuple[str, str, int, int, str], dict[str, Any]] = {}
     for row in rows:
-        card = cards.card("collectives", row.collective)
+        card = collective_named(row.collective)
         entry = entries.setdefault(
             (row.collective, row.dtype, row.ranks, row.size_bytes, row.trial_id),
             {
@@ -152,7 +152,7 @@ def parse(text: str, origin: str, collective: str | None = None) -> tuple[Import
     if not rows:
         raise BadInput(f"{origin}: contains neither a table nor JSON of nccl-tests")
     for row in rows:
-        cards.card("collectives", row.collective)
+        collective_named(row.collective)
         if not (math.isfinite(row.time_s) and row.time_s > 0):
             raise BadInput(
                 f"{origin}: {row.collective} of {row.size_bytes} bytes has an invalid time: {row.time_s} s"
@@ -182,7 +182,7 @@ def _parse_table(text: str, origin: str, collective: str | None) -> list[Importe
 def _guessed(cells: list[str], ranks: int, origin: str) -> str:
     """Older printouts do not name the collective; only an all-reduce can be recognised, by its factor."""
     algorithm, bus = float(cells[6]), float(cells[7])
-    factor = cards.card("collectives", "all_reduce").bus_factor(ranks) if ranks > 1 else None
+    factor = collective_named("all_reduce").bus_factor(ranks) if ranks > 1 else None
     fits = factor is None or algorithm < 1.0 or abs(bus / algorithm - factor) < 0.05 * factor
     if cells[3] != "sum" or not fits:
         raise BadInput(f"{origin}: the collective is not named; add --collective NAME")
@@ -243,7 +243,7 @@ def _program_of(whole: dict[str, Any], origin: str) -> str:
 
 
 def _ranks_of(whole: dict[str, Any]) -> int | None:
-    """Its list of devices has one entry per process, each of so many threads with so many GPUs."""
+    """Its list of devices has one entry per process, each with a number of threads and of GPUs per thread."""
     config = whole.get("config") or {}
     ranks = len(config.get("devices", ())) * int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
     return ranks or None

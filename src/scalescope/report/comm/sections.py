@@ -1,25 +1,146 @@
-"""The sections of `comm`: nccl-tests' table, a sentence, what NCCL chose, and the curves as data."""
+"""What `comm` shows: curves, pairs of ranks and what explains them."""
 
 import dataclasses
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from scalescope.analysis.collectives import CollectiveRow, collective_rows
 from scalescope.analysis.comm.curve import Curve, alpha_beta, fit, with_root
-from scalescope.analysis.comm.expectation import Expectation, expectation_of
-from scalescope.analysis.comm.expected import UnknownRate, expected_busbw
-from scalescope.analysis.comm.link_ends import link_ends
+from scalescope.analysis.comm.expected import (
+    Expectation,
+    UnknownRate,
+    expectation_of,
+    expected_busbw,
+    link_ends,
+)
 from scalescope.analysis.comm.nccl_log import logged_launches, nccl_choices
-from scalescope.catalog import cards
+from scalescope.analysis.comm.pairs import PairRow, node_rates, pair_rows, slow_links
+from scalescope.catalog.collectives import collective_named
 from scalescope.experiment.trial import Trial
+from scalescope.report.analyzed_run import AnalyzedRun
 from scalescope.report.caveats import context_notes
 from scalescope.report.comm.nccl_tests import table_text
-from scalescope.report.comm.pairs import pair_sections
 from scalescope.report.numbers import counted, data_rate, data_size, in_us_or_ms, percent
-from scalescope.report.section import Section, ShownCommand
+from scalescope.report.section import Section, ShownCommand, Table
 from scalescope.results.result import SCHEMA_VERSION, Result
 from scalescope.results.run import Run
 from scalescope.results.run_commands import PROGRAM, flags_of
+
+# ---- Pairs of ranks and of nodes: their table, the slow ones among them, and the same as data
+
+
+Rates = dict[tuple[str, str], float]  # by the two ends
+_NO_SLOW_PAIR = "No pair is slower than the others."
+_NO_SLOW_PAIR_OF_A_KIND = "No pair is slower than the others with the same kind of path."
+_ONE_PAIR = "Only one pair exists, so there is nothing to compare it with."
+_MOST_ROWS = 28  # what eight ranks have
+
+
+def pair_sections(run: Run) -> list[Section]:
+    """One for every trial that measured pairs."""
+    return [_pair_section(pairs, context_notes(trial)) for pairs, trial in _pairs_by_trial(run)]
+
+
+def _pairs_by_trial(run: Run) -> Iterator[tuple[tuple[PairRow, ...], Trial]]:
+    for trial_id in dict.fromkeys(result.trial_id for result in run.results):
+        results = [result for result in run.results if result.trial_id == trial_id]
+        if pairs := pair_rows(results, run.environment):
+            yield pairs, results[0].trial
+
+
+def pairs_verdict(run: Run) -> str | None:
+    """The slowest and the median pair of ranks, by class of paths; None where pairs were not measured."""
+    pairs = pair_rows(run.results, run.environment)
+    if not pairs:
+        return None
+    across = node_rates(pairs)
+    rates: Rates = across or {(str(pair.low), str(pair.high)): pair.bytes_per_s for pair in pairs}
+    if len(rates) == 1:
+        ((low, high),) = rates
+        names = f"{low} and {high}" if across else f"Ranks {low} and {high}"
+        return f"{names} exchange {data_rate(*rates.values())} in each direction."
+    spread = _spread(rates) if across else _spread_by_path(pairs)
+    return f"{counted(len(rates), 'pair')} of {'nodes' if across else 'ranks'}: {spread}."
+
+
+def _spread_by_path(pairs: Sequence[PairRow]) -> str:
+    """Median and slowest of every class: NVLink beside PCIe would only show that they differ."""
+    classes: dict[str | None, Rates] = {}
+    for pair in pairs:
+        classes.setdefault(pair.path, {})[str(pair.low), str(pair.high)] = pair.bytes_per_s
+    if len(classes) == 1:
+        return _spread(*classes.values())
+    return "; ".join(f"{path or 'unknown path'} {_spread(rates)}" for path, rates in classes.items())
+
+
+def _spread(rates: Rates) -> str:
+    (low, high), slowest = min(rates.items(), key=lambda rate: rate[1])
+    text = f"median {data_rate(statistics.median(rates.values()))} in each direction"
+    return text if len(rates) == 1 else f"{text}, slowest ({low} and {high}) {data_rate(slowest)}"
+
+
+def pairs_json(run: Run) -> list[dict[str, Any]]:
+    """results.json → pairs."""
+    return [
+        {
+            "ranks": [pair.low, pair.high],
+            "nodes": list(pair.nodes),
+            "size_bytes": pair.size_bytes,
+            "bytes_per_s": pair.bytes_per_s,
+            "path": pair.path,
+        }
+        for pairs, _ in _pairs_by_trial(run)
+        for pair in pairs
+    ]
+
+
+def _pair_section(pairs: tuple[PairRow, ...], notes: list[str]) -> Section:
+    """Every two ranks of one node; of several nodes every two nodes, and a line for what is inside each."""
+    across = node_rates(pairs)
+    has_paths = not across and any(pair.path for pair in pairs)
+    rates: list[tuple[tuple[str, ...], float]]
+    if across:
+        rates = [((f"{low} ↔ {high}",), rate) for (low, high), rate in across.items()]
+    else:
+        rates = [(_cells(pair, has_paths=has_paths), pair.bytes_per_s) for pair in pairs]
+    cut = len(rates) > _MOST_ROWS
+    shown = sorted(rates, key=lambda rate: rate[1])[:_MOST_ROWS] if cut else rates
+    lines = [f"The slowest {len(shown)} of {len(rates)} are shown; results.json has all."] if cut else []
+    none_slow = _NO_SLOW_PAIR_OF_A_KIND if len({pair.path for pair in pairs}) > 1 else _NO_SLOW_PAIR
+    lines += _slow_lines(pairs) or [none_slow if len(rates) > 1 else _ONE_PAIR]
+    columns = ("nodes" if across else "ranks", *(("path",) if has_paths else ()), "per direction")
+    return Section(
+        title="Pairs of nodes, all ranks of both at once" if across else "Pairs, both directions at once",
+        table=Table(columns=columns, rows=tuple((*names, data_rate(rate)) for names, rate in shown)),
+        lines=(*lines, *(_inside_lines(pairs) if across else ()), *notes),
+    )
+
+
+def _cells(pair: PairRow, *, has_paths: bool) -> tuple[str, ...]:
+    ranks = f"{pair.low} ↔ {pair.high}"
+    return (ranks, pair.path or "unknown") if has_paths else (ranks,)
+
+
+def _slow_lines(pairs: tuple[PairRow, ...]) -> list[str]:
+    return [
+        f"Slow: {link.name} at {data_rate(link.bytes_per_s)}, others at {data_rate(link.usual_bytes_per_s)}."
+        for link in slow_links(pairs)
+    ]
+
+
+def _inside_lines(pairs: tuple[PairRow, ...]) -> list[str]:
+    """What the pairs inside each node carry."""
+    nodes: dict[str, list[PairRow]] = {}
+    for pair in pairs:
+        if pair.is_inside_a_node:
+            nodes.setdefault(pair.nodes[0], []).append(pair)
+    return [f"Inside {node}: {_spread_by_path(members)}." for node, members in nodes.items()]
+
+
+# ---- The sections of `comm`: nccl-tests' table, a sentence, what NCCL chose, and the curves as data
+
 
 _ONE_CORE = (
     "Each rank has one core for compute and for gloo's thread: a small exchange may wait until the scheduler "
@@ -196,7 +317,7 @@ def gate_section(rows: tuple[CollectiveRow, ...], least: float) -> tuple[Section
     """Whether every collective's best bus bandwidth reaches `least` bytes per second."""
     best: dict[tuple[str, str], CollectiveRow] = {}
     for row in rows:
-        if cards.card("collectives", row.collective).has_data and row.among == "all":
+        if collective_named(row.collective).has_data and row.among == "all":
             key = (row.collective, row.trial_id)
             best[key] = max(best.get(key, row), row, key=lambda candidate: candidate.busbw_bytes_per_s)
     missed = [row for row in best.values() if row.busbw_bytes_per_s < least]
@@ -309,3 +430,72 @@ def _details(rows: tuple[CollectiveRow, ...]) -> tuple[str, ...]:
             f"transfer {in_us_or_ms(row.transfer_s)}, wait {in_us_or_ms(row.wait_s)}{last}"
         )
     return tuple(lines)
+
+
+# ---- What a measured network means for training: `comm` explained
+
+
+_PARAMETERS = {"10 million": 10_000_000, "124 million": 124_000_000, "1 billion": 1_000_000_000}
+_BYTES = 4  # of a gradient in fp32
+_LARGE_BYTES = 4 << 20  # from here on the rate hardly changes with the size
+_GOOD = 0.8  # of what was expected
+_MOSTLY_LATENCY = 2.0  # times the smallest message's time
+
+
+def communication_explanation(analyzed: AnalyzedRun) -> tuple[Section, ...]:
+    """How fast, how far from what was expected, and what that means for gradients of common models."""
+    meanings = [
+        line
+        for rows in _all_reduces(analyzed.collectives)
+        for line in (*_distance(rows, analyzed.run), *_meaning(rows))
+    ]
+    meaning = (Section(title="What that means for training", lines=tuple(meanings)),) if meanings else ()
+    return (*communication_brief(analyzed.run), *meaning)
+
+
+def _all_reduces(rows: Iterable[CollectiveRow]) -> list[list[CollectiveRow]]:
+    """The all-reduces over all ranks, by trial."""
+    trials: dict[str, list[CollectiveRow]] = {}
+    for row in rows:
+        if row.collective == "all_reduce" and row.size_bytes and row.among == "all":
+            trials.setdefault(row.trial_id, []).append(row)
+    return list(trials.values())
+
+
+def _distance(rows: list[CollectiveRow], run: Run) -> list[str]:
+    """What a rate far from the expected one means; nothing where it is near, or nothing is expected."""
+    expectation = against_expectation(tuple(rows), run).expectation
+    if expectation is None or expectation.share >= _GOOD:
+        return []
+    return [
+        f"On {counted(rows[0].ranks, 'rank')}, the network delivers {percent(expectation.share)} of what is "
+        f"expected, so exchanges take {1.0 / expectation.share:.1f} times as long as they should. scalescope "
+        "check shows links, cards and variables that are set up wrongly."
+    ]
+
+
+def _meaning(rows: list[CollectiveRow]) -> list[str]:
+    curve = Curve.through([(row.size_bytes, row.time_s) for row in rows])
+    ranks = counted(rows[0].ranks, "rank")
+    smallest_s = curve.points[0][1]
+    flat = [size for size, time_s in curve.points if time_s <= _MOSTLY_LATENCY * smallest_s]
+    lines = [
+        f"On {ranks}, messages up to {data_size(flat[-1])} take about as long as the smallest "
+        f"({in_us_or_ms(smallest_s)}): for them latency counts, and fewer, larger messages are faster."
+    ]
+    largest, largest_s = curve.points[-1]
+    if largest < _LARGE_BYTES:
+        lines.append(
+            f"The largest message was {data_size(largest)}; gradients of most models are larger: --max-bytes "
+            "256M measures what they take."
+        )
+        return lines
+    times = [
+        f"{in_us_or_ms(largest_s * parameters * _BYTES / largest)} for {name}"
+        for name, parameters in _PARAMETERS.items()
+    ]
+    lines.append(
+        f"Gradients in fp32 take per step, by the rate at {data_size(largest)}: {', '.join(times)} "
+        "parameters (estimates). Compute that takes longer than that can hide them; shorter compute cannot."
+    )
+    return lines

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.analysis.commands.batches import batch_text
+from scalescope.analysis.commands import batch_text
 from scalescope.analysis.comparison.environments import Difference
 from scalescope.analysis.comparison.side_by_side import JobGroup, RunRow
-from scalescope.report.commands.jobs import units_of
+from scalescope.report.commands import units_of
 from scalescope.report.comparison.two_runs import SCHEMA_VERSION, differences_json
 from scalescope.report.numbers import (
     MISSING,

@@ -15,6 +15,7 @@ from scalescope.analysis.verdicts import NO_SPREAD
 from scalescope.experiment.trial import Trial
 from scalescope.report.comparison.undecided import is_hidden_by_spread, spread_line, undecided
 from scalescope.report.comparison.variants import merged_name, unit_of, variant_lines, work_text
+from scalescope.report.machine import threads_text
 from scalescope.report.numbers import (
     counted,
     data_size,
@@ -29,7 +30,6 @@ from scalescope.report.numbers import (
     significant,
 )
 from scalescope.report.section import Section, Table
-from scalescope.report.threads import threads_text
 from scalescope.report.varied import shown_value, varied_settings
 
 SCHEMA_VERSION = "1.0"
@@ -100,7 +100,7 @@ def _unsure(comparison: RunComparison) -> str:
     hidden = sum(is_hidden_by_spread(config) for config in inconclusive)
     reasons = (
         (len(inconclusive) - few - hidden, "too noisy"),
-        (hidden, "runs differ too much of themselves"),
+        (hidden, "run-to-run variation is too large"),
         (few, "fewer than two launches per run"),
     )
     return "".join(
@@ -364,7 +364,7 @@ def _value(rate: Estimate | None) -> float | None:
 
 
 def _spread_json(spread: RunSpread) -> dict[str, Any] | None:
-    """By how much runs differ of themselves, and from how many runs that is known; none inside one run."""
+    """The run-to-run variation, and from how many runs it is known; None inside one run."""
     return None if spread == NO_SPREAD else {"deviation": spread.deviation, "runs": spread.runs}
 
 

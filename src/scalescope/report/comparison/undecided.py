@@ -13,7 +13,7 @@ _TITLE = "What would decide it"
 
 
 def spread_line(spread: RunSpread) -> tuple[str, ...]:
-    """By how much runs differ of themselves, and where that figure comes from; nothing inside one run."""
+    """The run-to-run variation and its source; nothing inside one run."""
     if spread.deviation == 0.0 and spread.runs is None:
         return ()
     source = (
@@ -43,11 +43,11 @@ def undecided(
             f"({len(counts)} of {counted(len(configs), 'configuration')})."
         )
     if turns:
-        lines.append(_turns_line(max(turns), len(turns), can_interleave=can_interleave))
+        lines.append(_alternation_line(max(turns), len(turns), can_interleave=can_interleave))
     hopeless = len(remedies) - len(counts) - len(turns)
     if hopeless:
         lines.append(
-            f"No sensible number of launches ({counted(hopeless, 'configuration')}): longer windows "
+            f"No practical number of launches ({counted(hopeless, 'configuration')}): longer windows "
             "(--window) or a quieter machine."
         )
     thresholds = [remedy.threshold for remedy in remedies]
@@ -59,15 +59,15 @@ def undecided(
     return (Section(title=_TITLE, lines=tuple(lines), commands=commands),)
 
 
-def _turns_line(launches: int, count: int, *, can_interleave: bool) -> str:
+def _alternation_line(launches: int, count: int, *, can_interleave: bool) -> str:
     only = (
-        f"Only launches made in turns, about {counted(launches, 'launch')} of each side "
-        f"({counted(count, 'configuration')}): two runs differ more of themselves."
+        f"Only alternating launches, about {counted(launches, 'launch')} per side "
+        f"({counted(count, 'configuration')}): run-to-run variation hides the difference."
     )
     if can_interleave:
         return only
     return (
-        f"{only} Both runs have the same settings, so measure the old code as a workload of its own: "
+        f"{only} Both runs have the same settings, so measure the old code as a separate workload: "
         "see --interleave."
     )
 

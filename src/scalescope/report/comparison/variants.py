@@ -1,15 +1,15 @@
 """Variants of one job in words: in what the two sides differ, and what their speeds may be called."""
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 
-from scalescope.analysis.comparison.pairing import SettingDifference
-from scalescope.analysis.comparison.runs import ComparedConfig, RunComparison
-from scalescope.experiment.same_job import command_words
+from scalescope.analysis.comparison.runs import ComparedConfig, RunComparison, SettingDifference
+from scalescope.experiment.explanations import command_words
 from scalescope.experiment.trial import Trial
-from scalescope.report.commands.jobs import units_of
+from scalescope.report.commands import units_of
+from scalescope.report.machine import threads_differ, threads_of
 from scalescope.report.numbers import MISSING, counted, shortened
-from scalescope.report.threads import threads_differ, threads_of
 
 _WORDS = {"world_size": "ranks", "threads_per_rank": "threads per rank"}
 _LONGEST = 200  # of what differs, in one line
@@ -141,6 +141,13 @@ def _flag(option: str) -> str:
 
 
 def sides_text(before: Sequence[Trial], after: Sequence[Trial]) -> str:
-    """Which configurations each of two runs has, in one line."""
-    sides = ["; ".join(dict.fromkeys(trial.label for trial in side)) or MISSING for side in (before, after)]
+    """Which configurations each of two runs has, in one line, by name with numbers in their order."""
+    sides = [
+        "; ".join(sorted({trial.label for trial in side}, key=_in_order)) or MISSING
+        for side in (before, after)
+    ]
     return f"the first has {shortened(sides[0], _LONGEST)}, the second {shortened(sides[1], _LONGEST)}"
+
+
+def _in_order(label: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]{1,18})", label)]

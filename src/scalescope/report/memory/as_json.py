@@ -1,11 +1,10 @@
-"""The `memory` of results.json: plain bytes, so that others can compute with them."""
+"""The `memory` of results.json: plain bytes, ready for calculations."""
 
 import dataclasses
 from typing import Any
 
-from scalescope.analysis.memory.fit import FittedLine
-from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
-from scalescope.analysis.memory.rows import MemoryRow, memory_rows
+from scalescope.analysis.memory.capacity import FittedLine
+from scalescope.analysis.memory.forecast import MemoryGroup, MemoryRow, memory_groups, memory_rows
 from scalescope.experiment.trial import Trial
 from scalescope.report.memory.sections import CATEGORIES
 from scalescope.results.run import Run

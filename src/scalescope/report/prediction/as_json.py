@@ -3,11 +3,8 @@
 import dataclasses
 from typing import Any
 
-from scalescope.analysis.prediction.forecasts.answer import PredictionAnswer
-from scalescope.analysis.prediction.forecasts.contradiction import Contradiction
-from scalescope.analysis.prediction.forecasts.what_if import Change
-from scalescope.analysis.prediction.forecasts.worth import Worth
-from scalescope.analysis.prediction.prediction import Prediction, Range
+from scalescope.analysis.prediction.answer import Change, Contradiction, PredictionAnswer
+from scalescope.analysis.prediction.forecast import Prediction, Range, Worth
 
 
 def answer_json(answer: PredictionAnswer) -> dict[str, Any]:

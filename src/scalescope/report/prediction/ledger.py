@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.analysis.prediction.forecasts.coverage import Proportion, binomial_interval
-from scalescope.analysis.prediction.forecasts.intervals import COVERAGE
+from scalescope.analysis.prediction.intervals import COVERAGE, Proportion, binomial_interval
 from scalescope.report.numbers import MISSING, counted, percent, short_percent
 from scalescope.report.section import Section, Table
 from scalescope.results.ledger import Ledger, LedgerEntry

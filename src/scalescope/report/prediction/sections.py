@@ -2,14 +2,11 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from scalescope.analysis.commands.batches import batch_text
-from scalescope.analysis.prediction.forecasts.answer import Predicted, PredictionAnswer
-from scalescope.analysis.prediction.forecasts.contradiction import Contradiction
-from scalescope.analysis.prediction.forecasts.what_if import Change
-from scalescope.analysis.prediction.forecasts.worth import LEAST_MARGINAL, Worth
-from scalescope.analysis.prediction.inputs import PROFILE, TIMES
-from scalescope.analysis.prediction.prediction import Prediction, Range
-from scalescope.report.commands.jobs import job_name
+from scalescope.analysis.commands import batch_text
+from scalescope.analysis.prediction.answer import Change, Contradiction, Predicted, PredictionAnswer
+from scalescope.analysis.prediction.forecast import LEAST_MARGINAL, Prediction, Range, Worth
+from scalescope.analysis.prediction.jobs import PROFILE, TIMES
+from scalescope.report.commands import job_name
 from scalescope.report.numbers import (
     MISSING,
     counted,

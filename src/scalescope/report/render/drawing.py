@@ -1,26 +1,22 @@
-"""Draws figures with matplotlib: for paper (PNG, SVG, PDF), and for the page in colours of its theme."""
+"""Draws figures with matplotlib: files for papers (PNG, SVG, PDF). The page has its own: svg.py."""
 
 import contextlib
 import io
-import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from scalescope.errors import CannotRun
-from scalescope.report.figure import Figure
-from scalescope.report.render.hover import with_values
 from scalescope.report.render.painting import (
-    COLOURS,
     FAINT,
     GRID,
     INK,
     PAINTERS,
-    PAPER,
     fits_below,
     height_of,
 )
+from scalescope.report.section import Figure
 from scalescope.results.files import write_atomically
 
 WIDTHS_IN = {"column": 3.5, "page": 7.2}
@@ -28,13 +24,6 @@ _MOST_LEGEND = 18
 _FEW_NAMES, _SHORT_NAME = 6, 24  # of lines, where the legend is inside the panel
 _UNDATED: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 FORMATS = ("png", "svg", "pdf")
-_VARIABLES = {
-    **{colour: f"var(--c{number}, {colour})" for number, colour in enumerate(COLOURS, start=1)},
-    INK: f"var(--ink, {INK})",
-    FAINT: f"var(--faint, {FAINT})",
-    GRID: f"var(--line, {GRID})",
-    PAPER: "var(--paper, #ffffff)",
-}
 
 
 def save(figure: Figure, folder: Path, width: str = "page") -> list[Path]:
@@ -49,49 +38,27 @@ def save(figure: Figure, folder: Path, width: str = "page") -> list[Path]:
     return paths
 
 
-def svg_for_page(figure: Figure) -> str:
-    """The figure as SVG that takes its colours from the page around it."""
-    stream = io.StringIO()
-    with _drawn(figure, "page", titled=False) as drawn:
-        drawn.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
-    text = stream.getvalue()
-    text = with_values(text[text.index("<svg") :], figure)
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    # Names inside a page must differ from figure to figure; text between tags is left as it is.
-    prefix = "".join(
-        letter if letter.isascii() and (letter.isalnum() or letter in "-_") else f"{ord(letter):x}"
-        for letter in figure.name
-    )
-    return re.sub(r"<[^>]*>", lambda tag: _for_page(tag[0], prefix), text)
-
-
-def _for_page(tag: str, prefix: str) -> str:
-    named = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{prefix}-", tag)
-    return re.sub(r"#[0-9a-f]{6}\b", lambda match: _VARIABLES.get(match[0], match[0]), named)
-
-
 @contextlib.contextmanager
-def _drawn(figure: Figure, width: str, *, titled: bool = True) -> Iterator[Any]:
+def _drawn(figure: Figure, width: str) -> Iterator[Any]:
     """A matplotlib figure after layout; it must be saved inside this context, which holds the style."""
     new_figure, in_style = _matplotlib()
     with in_style(_style()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a name may have letters that the font has not
-        drawn = _draw(new_figure, figure, width, titled=titled)
+        drawn = _draw(new_figure, figure, width)
         drawn.get_layout_engine().execute(drawn)
         drawn.set_layout_engine(None)  # or every format would do the layout again
         yield drawn
 
 
-def _draw(new_figure: Any, figure: Figure, width: str, *, titled: bool) -> Any:
+def _draw(new_figure: Any, figure: Figure, width: str) -> Any:
     """Panels side by side at page width, one below the other at column width."""
     count = len(figure.panels)
     side_by_side = width == "page" and count > 1
     rows, columns = (1, count) if side_by_side else (count, 1)
     room_in = WIDTHS_IN[width] / columns
-    title_lines = _wrapped([figure.title, *figure.notes], 95 if width == "page" else 46) if titled else []
+    title_lines = _wrapped([figure.title, *figure.notes], 95 if width == "page" else 46)
     drawn = new_figure(layout="constrained")
-    if title_lines:
-        drawn.suptitle("\n".join(title_lines), fontsize=8.5, color=INK, ha="left", x=0.01)
+    drawn.suptitle("\n".join(title_lines), fontsize=8.5, color=INK, ha="left", x=0.01)
     for number, panel in enumerate(figure.panels, start=1):
         axes = drawn.add_subplot(rows, columns, number)
         PAINTERS[panel.kind](axes, panel, room_in)

@@ -4,7 +4,7 @@ import html
 import re
 from collections.abc import Iterable
 
-from scalescope.report.render.text import TextLine, body_lines
+from scalescope.report.render.cells import TextLine, body_lines
 from scalescope.report.section import Section, Table
 from scalescope.results.printable import printable
 

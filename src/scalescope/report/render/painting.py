@@ -6,9 +6,8 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from scalescope.report.figure import Panel, Series
 from scalescope.report.numbers import data_size, shortened, significant
-from scalescope.report.render.hover import mark_id
+from scalescope.report.section import Panel, Series
 
 # Distinguishable with colour blindness (Okabe and Ito 2008) and in grey; markers and dashes differ as well.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#6e6e2a")
@@ -37,26 +36,22 @@ def _lines(axes: Any, panel: Panel, room_in: float) -> None:
     for number, drawn in enumerate(panel.series):
         style = _style_of(drawn, number)
         errors = _errors(drawn)
-        label = _clean(drawn.label) if drawn.in_legend else None
+        label = clean(drawn.label) if drawn.in_legend else None
         if errors is not None and drawn.is_band:
             axes.fill_between(drawn.x, drawn.low, drawn.high, color=style["color"], alpha=0.15, linewidth=0)
-            (line,) = axes.plot(drawn.x, drawn.y, label=label, **style)
+            axes.plot(drawn.x, drawn.y, label=label, **style)
         elif errors is not None:
-            line = axes.errorbar(
-                drawn.x, drawn.y, yerr=errors, label=label, capsize=2.5, elinewidth=0.9, **style
-            ).lines[0]
+            axes.errorbar(drawn.x, drawn.y, yerr=errors, label=label, capsize=2.5, elinewidth=0.9, **style)
         else:
-            (line,) = axes.plot(drawn.x, drawn.y, label=label, **style)
-        if drawn.role == "data":
-            line.set_gid(_mark(axes, number))
-    x_log, y_log = _has_log_axes(panel)
+            axes.plot(drawn.x, drawn.y, label=label, **style)
+    x_log, y_log = has_log_axes(panel)
     _scale_x(axes, panel, log=x_log)
     _scale_y(axes, panel, log=y_log)
     if panel.names:
         _name_columns(axes, panel)
 
 
-def _has_log_axes(panel: Panel) -> tuple[bool, bool]:
+def has_log_axes(panel: Panel) -> tuple[bool, bool]:
     """Whether x and y are logarithmic, as asked and as values allow. With a sloping ideal both are or none
     is: else N times as much on N ranks would not be a straight line."""
     values = [y for drawn in panel.series for y in drawn.y]
@@ -72,19 +67,24 @@ def _scale_x(axes: Any, panel: Panel, *, log: bool) -> None:
     if log and values:
         axes.set_xscale("log", base=2)
         if panel.x_in_bytes:
-            axes.set_xticks(_doublings(values[0], values[-1]))
+            axes.set_xticks(doublings(values[0], values[-1]))
         elif len(values) <= _FEW_VALUES:
             axes.set_xticks(values)
         axes.minorticks_off()
     elif all(x == int(x) for x in values):
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     if panel.x_in_bytes:
-        axes.xaxis.set_major_formatter(lambda value, _: re.sub(r"\.0+ ", " ", data_size(value)))
+        axes.xaxis.set_major_formatter(lambda value, _: size_text(value))
     else:
-        axes.xaxis.set_major_formatter(_plain)
+        axes.xaxis.set_major_formatter(plain)
 
 
-def _doublings(least: float, most: float) -> list[float]:
+def size_text(size_bytes: float) -> str:
+    """A tick's size: `8 KiB`."""
+    return re.sub(r"\.0+ ", " ", data_size(size_bytes))
+
+
+def doublings(least: float, most: float) -> list[float]:
     """A few sizes from the least on, each the same number of doublings after the one before."""
     count = max(0, round(math.log2(most / least)))
     step = max(1, -(-count // _FEW_SIZES))
@@ -98,7 +98,7 @@ def _scale_y(axes: Any, panel: Panel, *, log: bool = False) -> None:
         _log_ticks(axes, axes.yaxis, "y", max(values) / min(values))
     elif values and min(values) >= 0.0:
         axes.set_ylim(0, max(axes.get_ylim()[1], 1.05 * max(values)) or None)
-    axes.yaxis.set_major_formatter(_plain)
+    axes.yaxis.set_major_formatter(plain)
 
 
 def _log_ticks(axes: Any, axis: Any, which: str, ratio: float) -> None:
@@ -111,10 +111,10 @@ def _log_ticks(axes: Any, axis: Any, which: str, ratio: float) -> None:
         between = (1, 1.5, 2, 3, 4, 5, 7) if ratio >= 2.5 else (1, 1.2, 1.4, 1.7, 2, 2.5, *range(3, 10))
     axis.set_major_locator(LogLocator(base=10, subs=between))
     axis.set_minor_formatter(NullFormatter())
-    axis.set_major_formatter(_plain)
+    axis.set_major_formatter(plain)
 
 
-def _plain(value: float, position: object = None) -> str:
+def plain(value: float, position: object = None) -> str:
     """A tick's number without powers of ten."""
     text = significant(abs(value), 12) if abs(value) < 1.0 else f"{abs(value):,.12g}"
     return f"−{text}" if value < 0.0 else text
@@ -126,12 +126,11 @@ def _bars(axes: Any, panel: Panel, room_in: float) -> None:
     wide = 0.8 / max(1, len(panel.series))
     for number, drawn in enumerate(panel.series):
         positions = [x - 0.4 + wide * (number + 0.5) for x in drawn.x]
-        columns = (axes.bar if upright else axes.barh)(
-            positions, drawn.y, wide * 0.92, label=_clean(drawn.label), color=_colour(number), capsize=2,
+        (axes.bar if upright else axes.barh)(
+            positions, drawn.y, wide * 0.92, label=clean(drawn.label), color=_colour(number), capsize=2,
             hatch=_hatch(number), edgecolor=PAPER, linewidth=0.4,
             error_kw={"elinewidth": 0.9, "ecolor": INK}, **{"yerr" if upright else "xerr": _errors(drawn)},
         )  # fmt: skip
-        _mark_each(axes, columns, number)
     if upright:
         _name_columns(axes, panel)
         margin = max(0.6, (_FEW_COLUMNS - len(panel.names)) / 2)  # or one column would fill the picture
@@ -140,7 +139,7 @@ def _bars(axes: Any, panel: Panel, room_in: float) -> None:
         _scale_y(axes, panel)
     else:
         _name_rows(axes, panel.names, room_in)
-        axes.xaxis.set_major_formatter(_plain)
+        axes.xaxis.set_major_formatter(plain)
 
 
 def fits_below(panel: Panel, room_in: float) -> bool:
@@ -150,7 +149,7 @@ def fits_below(panel: Panel, room_in: float) -> bool:
 
 
 def _name_columns(axes: Any, panel: Panel) -> None:
-    names = ["\n".join(_clean(line) for line in name.splitlines()) for name in panel.names]
+    names = ["\n".join(clean(line) for line in name.splitlines()) for name in panel.names]
     axes.set_xticks(range(len(names)), names)
 
 
@@ -159,10 +158,10 @@ def _name_rows(axes: Any, names: Sequence[str], room_in: float) -> None:
     names = [name.replace("\n", ", ") for name in names]
     most = int(room_in * 0.45 / 0.075)
     if all(len(name) <= most for name in names):
-        axes.set_yticks(range(len(names)), [_clean(name) for name in names])
+        axes.set_yticks(range(len(names)), [clean(name) for name in names])
     else:
         most = int(most * 1.2)
-        folded = [textwrap.wrap(_clean(name, 2 * most), most, max_lines=2, placeholder="…") for name in names]
+        folded = [textwrap.wrap(clean(name, 2 * most), most, max_lines=2, placeholder="…") for name in names]
         axes.set_yticks(range(len(names)), ["\n".join(lines) for lines in folded], fontsize=6.5)
     axes.set_ylim(max(1, len(names)) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
@@ -175,21 +174,20 @@ def _stacked(axes: Any, panel: Panel, room_in: float) -> None:
         rows = [int(x) for x in drawn.x]
         if drawn.role == "ideal":
             low, high = [row - 0.42 for row in rows], [row + 0.42 for row in rows]
-            axes.vlines(drawn.y, low, high, colors=INK, linewidth=1.4, label=_clean(drawn.label))
+            axes.vlines(drawn.y, low, high, colors=INK, linewidth=1.4, label=clean(drawn.label))
             continue
         number = index if drawn.colour is None else drawn.colour
         faint = drawn.role == "not significant"
-        bars = axes.barh(
+        axes.barh(
             rows, [end - begin for begin, end in zip(left, right, strict=True)], left=left, height=0.62,
             color=GRID if faint else _colour(number),
             hatch="" if faint else _hatch(number), edgecolor=FAINT if faint else PAPER,
-            linewidth=0.5, label=_clean(drawn.label),
+            linewidth=0.5, label=clean(drawn.label),
         )  # fmt: skip
-        _mark_each(axes, bars, index)
     if any(value < 0.0 for drawn in panel.series for value in drawn.y):
         axes.axvline(0.0, color=INK, linewidth=0.8)
     _name_rows(axes, panel.names, room_in)
-    axes.xaxis.set_major_formatter(_plain)
+    axes.xaxis.set_major_formatter(plain)
 
 
 def segment_ends(panel: Panel) -> list[tuple[list[float], list[float]]]:
@@ -216,66 +214,51 @@ def _forest(axes: Any, panel: Panel, room_in: float) -> None:
             interval = drawn.interval(index)
             if interval is not None:
                 axes.plot(interval, (y, y), color=_colour(number), linewidth=1.4)
-            (point,) = axes.plot(
+            axes.plot(
                 x, y, _MARKERS[number % len(_MARKERS)], color=_colour(number), markersize=5,
-                label=_clean(drawn.label) if index == 0 else None,
+                label=clean(drawn.label) if index == 0 else None,
             )  # fmt: skip
-            point.set_gid(_mark(axes, number, index))
     axes.axvline(1.0, color=FAINT, linewidth=0.8, linestyle="--")
     _name_rows(axes, panel.names, room_in)
     if panel.x_log:
         axes.set_xscale("log", base=2)
         axes.minorticks_off()
-    axes.xaxis.set_major_formatter(_plain)
+    axes.xaxis.set_major_formatter(plain)
 
 
 def _distribution(axes: Any, panel: Panel, room_in: float) -> None:
-    """From the first to the last share a thin line, the middle half thick, the median a mark; around them
-    a box that cannot be seen but pointed at."""
+    """From the first to the last share a thin line, the middle half thick, the median a mark."""
     for row, drawn in enumerate(panel.series):
         lowest, lower, middle, upper, highest = drawn.y
         axes.plot((lowest, highest), (row, row), color=COLOURS[0], linewidth=0.9)
         axes.plot((lower, upper), (row, row), color=COLOURS[0], linewidth=4.5, solid_capstyle="butt")
         axes.plot(middle, row, "|", color=INK, markersize=10, markeredgewidth=1.4)
-        around = axes.barh(row, highest - lowest, left=lowest, height=0.7, color="none", zorder=5)
-        around[0].set_gid(_mark(axes, row, 0))
-        around[0].sticky_edges.x.clear()  # or the axis would begin at the shortest step
     _name_rows(axes, [series.label for series in panel.series], room_in)
     values = [y for series in panel.series for y in series.y]
     if panel.x_log and min(values, default=0.0) > 0.0:
         _log_ticks(axes, axes.xaxis, "x", max(values) / min(values))
-    axes.xaxis.set_major_formatter(_plain)
+    axes.xaxis.set_major_formatter(plain)
 
 
 def _timeline(axes: Any, panel: Panel, room_in: float) -> None:
     kinds = dict.fromkeys(series.label for series in panel.series)
     colours = {kind: number for number, kind in enumerate(kinds)}
     named: set[str] = set()
-    for series_number, drawn in enumerate(panel.series):
+    for drawn in panel.series:
         kind = drawn.label
         spans = [(start, end - start) for start, end in zip(drawn.x, drawn.y, strict=True)]
         number = colours[kind]
-        boxes = axes.broken_barh(
+        axes.broken_barh(
             spans, (drawn.row - 0.32, 0.64), facecolors=_colour(number),
             hatch=_hatch(number), edgecolor=PAPER, linewidth=0.2,
-            label=None if kind in named else _clean(kind),
+            label=None if kind in named else clean(kind),
         )  # fmt: skip
-        boxes.set_gid(_mark(axes, series_number))
         named.add(kind)
     _name_rows(axes, panel.names, room_in)
-    axes.xaxis.set_major_formatter(_plain)
+    axes.xaxis.set_major_formatter(plain)
 
 
-def _mark(axes: Any, series: int, value: int | None = None) -> str:
-    return mark_id(axes.figure.axes.index(axes), series, value)
-
-
-def _mark_each(axes: Any, artists: Any, series: int) -> None:
-    for value, artist in enumerate(artists):
-        artist.set_gid(_mark(axes, series, value))
-
-
-def _clean(text: str, most: int = 60) -> str:
+def clean(text: str, most: int = 60) -> str:
     """A name in one line of letters that can be drawn, cut where it is too long."""
     line = " ".join(text.split())
     return shortened("".join(letter if letter.isprintable() else "?" for letter in line), most)

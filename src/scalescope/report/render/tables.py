@@ -9,7 +9,7 @@ from scalescope.analysis.configurations import Configuration, comparable_log_rat
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.statistics import Estimate, ratio_of_logs
 from scalescope.report.analyzed_run import ReportInput, dataset_of
-from scalescope.report.commands.jobs import job_name, units_of
+from scalescope.report.commands import job_name, units_of
 from scalescope.report.numbers import MISSING, milliseconds, percent_with_interval, significant
 from scalescope.report.render.markdown import table_text
 from scalescope.report.section import Table

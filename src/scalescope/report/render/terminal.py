@@ -13,8 +13,8 @@ from rich.style import Style
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from scalescope.report.render.cells import body_lines, code_lines, detail_lines
 from scalescope.report.render.clean_stream import CleanStream
-from scalescope.report.render.text import body_lines, code_lines, detail_lines
 from scalescope.report.section import Section, Table
 from scalescope.results.printable import in_encoding, printable, printable_lines
 

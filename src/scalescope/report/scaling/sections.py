@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scalescope.analysis.commands.batches import batch_text, can_set_batch, counts_tokens
+from scalescope.analysis.commands import batch_text, can_set_batch, counts_tokens
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.scaling.rows import (
     OTHER_LOAD,
@@ -16,9 +16,9 @@ from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.verdicts import LAUNCHES_FOR_A_CLAIM
 from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.caveats import context, warnings_of
-from scalescope.report.commands.jobs import job_name, units_of
-from scalescope.report.commands.script import NOT_COMPARED, script_sections
+from scalescope.report.commands import NOT_COMPARED, job_name, script_sections, units_of
 from scalescope.report.findings import command_of, continuing, findings_section
+from scalescope.report.machine import threads_differ, threads_text
 from scalescope.report.more_ranks import on_more_ranks
 from scalescope.report.numbers import (
     MISSING,
@@ -33,7 +33,6 @@ from scalescope.report.numbers import (
 from scalescope.report.prediction.sections import larger_section
 from scalescope.report.scaling.waterfall import waterfall_sections
 from scalescope.report.section import Section, ShownCommand, Table
-from scalescope.report.threads import threads_differ, threads_text
 from scalescope.report.trials import side_by_side
 from scalescope.report.varied import changed_settings, shown_value, title_of, varied_settings
 from scalescope.results.run import Run
@@ -59,7 +58,7 @@ def scaling_sections(run: Run | AnalyzedRun) -> tuple[Section, ...]:
 
 
 def _unknown_ratios(analyzed: AnalyzedRun) -> list[str]:
-    """Ranks of which nothing can be said, because the load was another one during their launches."""
+    """World sizes without a verdict, because the other load was different during their launches."""
     return [
         f"{counted(member.trial.world_size, 'rank')} at {batch_text(member.trial)}: the speedup is unknown, "
         "because in every round other load differed from that during the launches it would be compared with."
@@ -107,7 +106,7 @@ def next_after_scaling(analyzed: AnalyzedRun) -> ShownCommand | None:
     run, rows = analyzed.run, analyzed.rows
     scaled = [row for row in rows if not row.is_baseline]
     if not rows and analyzed.measured:
-        return ShownCommand(label="give the samples of one rank and step with --samples-per-step")
+        return ShownCommand(label="give the samples per rank, per step, with --samples-per-step")
     if not rows:
         return continuing(run)
     if not scaled and any(result.status != "ok" and result.trial.world_size > 1 for result in run.results):

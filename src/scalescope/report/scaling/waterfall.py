@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from scalescope.analysis.commands.batches import batch_text
+from scalescope.analysis.commands import batch_text
 from scalescope.analysis.scaling.rows import ScalingRow
 from scalescope.analysis.scaling.waterfall import (
     BETWEEN_RANKS,
@@ -18,7 +18,7 @@ from scalescope.analysis.scaling.waterfall import (
 from scalescope.analysis.scaling.whole_step import WholePart, WholeStep, whole_step
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.step_facts import StepFacts
-from scalescope.experiment.ablations import without_communication
+from scalescope.experiment.explanations import without_communication
 from scalescope.report.numbers import in_ms, range_ms
 from scalescope.report.section import Section, Table
 
@@ -262,7 +262,7 @@ def _split(waterfall: Waterfall) -> tuple[str, ...]:
 
 
 def _hook(waterfall: Waterfall) -> tuple[str, ...]:
-    """What the ablation adds to a step by itself, so that communication is underestimated by it."""
+    """What the ablation itself adds to a step: communication is underestimated by this."""
     if waterfall.hook_s is None:
         return ()
     cost = in_ms(waterfall.hook_s)
@@ -274,7 +274,7 @@ def _late(waterfall: Waterfall) -> tuple[str, ...]:
     if late is None:
         return ()
     if not late.persistent:
-        return (f"No rank was the slowest for sure; rank {late.rank} was on average.",)
+        return (f"No rank was significantly the slowest; rank {late.rank} was on average.",)
     return (f"Rank {late.rank} was the slowest in all launches, by {in_ms(late.time_s)} per step.",)
 
 

@@ -22,7 +22,7 @@ class LaunchFigures:
 
 
 def figures_of(result: Result) -> LaunchFigures | None:
-    """The figures of a launch that ended well; None for others."""
+    """The figures of a successful launch; None for others."""
     if result.status != "ok" or not result.ranks:
         return None
     read = _READERS.get(result.trial.benchmark_card.launch_figure)

@@ -9,9 +9,9 @@ from scalescope.catalog.benchmarks.train import warmup_of
 from scalescope.experiment.trial import Trial
 from scalescope.report.analyzed_run import AnalyzedRun, analyzed_run
 from scalescope.report.caveats import warnings_of
-from scalescope.report.commands.jobs import job_name
-from scalescope.report.commands.script import script_sections
+from scalescope.report.commands import job_name, script_sections
 from scalescope.report.findings import command_of, continuing, findings_section
+from scalescope.report.machine import threads_text
 from scalescope.report.more_ranks import on_more_ranks
 from scalescope.report.numbers import (
     MISSING,
@@ -25,7 +25,6 @@ from scalescope.report.numbers import (
     significant,
 )
 from scalescope.report.section import Section, ShownCommand, Table
-from scalescope.report.threads import threads_text
 from scalescope.report.training.step_waterfall import step_sections, why_not_counted
 from scalescope.report.trials import side_by_side
 from scalescope.report.varied import changed_settings, shown_value

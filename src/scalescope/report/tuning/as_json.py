@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from scalescope.analysis.tuning.loss_check import LossCheck
+from scalescope.analysis.tuning.losses import LossCheck
 from scalescope.report.tuning.code import changes_between, code_json, code_section, context_of
-from scalescope.report.tuning.sections import verdict
-from scalescope.report.tuning.tuning import OtherJob, TriedCombination, TriedLever, Tuning
+from scalescope.report.tuning.sections import OtherJob, TriedCombination, TriedLever, Tuning, verdict
 
 
 def tuning_json(tuning: Tuning) -> dict[str, Any]:

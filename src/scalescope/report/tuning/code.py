@@ -1,11 +1,11 @@
-"""The lines of PyTorch that do in a script of one's own what levers did in the measurement."""
+"""The lines of PyTorch that do in a user's script what levers did in the measurement."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalescope.analysis.commands.batches import OBSERVED_SETTINGS
+from scalescope.analysis.commands import OBSERVED_SETTINGS
 from scalescope.catalog.cards import all_settings, card
 from scalescope.catalog.code_lines import PARTS, Code, CodeLine, ScriptContext, ScriptPart
 from scalescope.catalog.setting import Setting
@@ -127,7 +127,7 @@ def _lever_code(
 
 
 def _is_visible(line: CodeLine) -> bool:
-    """Whether a line does something by itself; a replacement goes when what it replaced comes back."""
+    """Whether a line has an effect of its own; a replacement goes when what it replaced comes back."""
     return line.part not in ("imports", "definitions") and PARTS[line.part] != "replacement"
 
 

@@ -1,18 +1,24 @@
-"""The result of `tune`: the sentence, what was measured, what each lever gave, and the line that runs it."""
+"""What `tune` shows: the plan, the leaderboard and the answer."""
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate
-from scalescope.analysis.tuning.loss_check import LossCheck
-from scalescope.analysis.tuning.losses import UnknownLoss
-from scalescope.analysis.verdicts import LEAST_EFFECT
+from scalescope.analysis.tuning.losses import LossCheck, UnknownLoss
+from scalescope.analysis.tuning.search import Support
+from scalescope.analysis.verdicts import LEAST_EFFECT, Verdict
+from scalescope.catalog.setting import Change
+from scalescope.experiment.trial import Trial
+from scalescope.report.machine import threads_text
 from scalescope.report.numbers import (
     MISSING,
     data_size,
+    duration,
     in_ms,
     is_useful,
     percent,
@@ -21,20 +27,178 @@ from scalescope.report.numbers import (
     signed_percent,
 )
 from scalescope.report.section import Section, ShownCommand, Table
-from scalescope.report.threads import threads_text
 from scalescope.report.tuning.code import changes_between, code_section, context_of
-from scalescope.report.tuning.plan import left_out_section
-from scalescope.report.tuning.tuning import (
-    NOW,
-    OtherJob,
-    ScriptArgument,
-    TriedCombination,
-    TriedLever,
-    Tuning,
-)
 from scalescope.results.run_commands import command_on
 from scalescope.results.run_folder import TUNED
 from scalescope.results.run_record import resume_argv
+
+# ---- What `tune` would try, and what it does not
+
+
+def plan_of_tuning(
+    baseline: Trial,
+    changes: Sequence[tuple[str, str]],
+    launch_s: float | None,
+    budget_s: float | None,
+    *,
+    once: bool = False,
+    formats: tuple[str, ...] = (),
+) -> Section:
+    """What --dry-run shows: (lever, what it changes) of all that may be tried, the most promising first.
+
+    `launch_s` is None where nobody knows how long a launch takes.
+    """
+    each = "" if launch_s is None else f"; a launch takes about {duration(launch_s)}"
+    within = "until it is settled" if budget_s is None else f"for {duration(budget_s)} at most"
+    how = (
+        "One launch each, so no verdict"
+        if once
+        else f"The current settings first, then launches on top of the best so far, {within}"
+    )
+    columns = ("lever", "changes")
+    return Section(
+        title=f"Levers to compare with {baseline.label}",
+        table=Table(columns=columns, rows=tuple(changes), left=frozenset(columns)),
+        lines=(f"{how}{each}. Nothing was run.", *formats),
+    )
+
+
+def left_out_section(inapplicable: Sequence[tuple[str, str]]) -> tuple[Section, ...]:
+    """What was not tried, levers of the same reason in one line."""
+    if not inapplicable:
+        return ()
+    by_reason: dict[str, list[str]] = {}
+    for text, reason in inapplicable:
+        by_reason.setdefault(reason, []).append(text)
+    lines = tuple(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
+    return (Section(title="Not tried", lines=lines),)
+
+
+# ---- Tuning: what a search tried and found, as data that sentences, tables and JSON are made of
+
+
+NOW = ""  # the baseline's name among jobs
+LeverStatus = Literal[
+    "recommended",  # part of what is recommended
+    "kept",  # part of the best, which is not recommended
+    "dropped",  # helped when it was added, and gave nothing in the end
+    "no gain",
+    "slower",
+    "undecided",
+    "failed",
+    "loss differs",
+    "not measured",
+    "unpromising",  # not launched: nothing is expected of it, by the facts of the job
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedCombination:
+    """Settings that were measured together, against the current ones."""
+
+    levers: tuple[str, ...]  # empty: the current settings
+    configuration: Configuration
+    speedup: Estimate
+    verdict: Verdict | None  # None: a single launch, or the current settings themselves
+    loss_change: float | None = None
+    loss_differs: bool = False
+    loss_unknown: UnknownLoss | None = None  # why losses could not be compared, of a script
+    is_confirmed: bool = False  # the speedup is that of new launches, made in turns with the current settings
+    failure: str | None = None  # of a launch, where others worked
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it may be recommended where it is faster."""
+        return not self.loss_differs and self.failure is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedLever:
+    """A lever, and what it gave where it was added."""
+
+    name: str
+    trial_id: str  # of the lever alone
+    changes: Change
+    status: LeverStatus
+    added_to: tuple[str, ...] = ()
+    speedup: Estimate | None = None  # over what it was added to
+    support: Support | None = None  # of a recommended lever
+    launches: int = 0  # of the combination in which it was new
+    reason: str | None = None  # why it failed
+    usual_cause: str | None = None  # of such failures
+    may_give: float | None = None  # where it was not measured: the speedup to expect on top of the fastest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherJob:
+    """A job that trains something else, such as a larger batch: compared by sample and by how it scales."""
+
+    name: str  # NOW: the unchanged job
+    configuration: Configuration
+    speedup: Estimate  # per sample, over the unchanged job
+    scaling: Estimate | None = None  # all ranks over one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptArgument:
+    """An argument of a training command's own that does what a lever did."""
+
+    setting: str
+    text: str  # as typed, with its value where that is known
+    is_known: bool = False  # rather than guessed from its name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """The results of a tuning run."""
+
+    baseline: Trial
+    combinations: tuple[TriedCombination, ...] = ()  # every launch that finished is in one of them
+    levers: tuple[TriedLever, ...] = ()
+    other_jobs: tuple[OtherJob, ...] = ()
+    without_communication: Configuration | None = None  # the current settings, measured to order the levers
+    inapplicable: tuple[tuple[str, str], ...] = ()  # (lever, why)
+    winner: tuple[str, ...] = ()  # the best levers; empty: the current settings
+    recommended: bool = False
+    is_confirmed: bool = False
+    gain: Estimate | None = None  # of the winner
+    at_most: float | None = None  # nothing that was tried is faster than that, as a share
+    baseline_failure: str | None = None
+    finished: bool = True
+    budget_ended: bool = True  # where it is not finished: for want of time, not because launches failed
+    winner_trial: Trial | None = None  # the winner as one trial
+    one_launch_each: bool = False  # by ranks that stay the same processes: there is no verdict
+    loss_steps: int | None = None  # over which losses were to be compared; None: that was not asked for
+    loss_check: LossCheck | None = None  # of the winner
+    arguments: tuple[ScriptArgument, ...] = ()  # of a command, for what is recommended
+
+    @property
+    def tried(self) -> tuple[TriedLever, ...]:
+        """The levers that were launched."""
+        return tuple(lever for lever in self.levers if lever.status not in ("not measured", "unpromising"))
+
+    @property
+    def has_script(self) -> bool:
+        """Whether a user's script or function is trained."""
+        return self.baseline.workload_card.brings_data or self.baseline.is_command
+
+    def changing_numbers(self, levers: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the levers that change what is computed."""
+        changing = {lever.name for lever in self.levers if lever.changes != "nothing"}
+        return tuple(name for name in levers if name in changing)
+
+    @property
+    def unconfirmed(self) -> tuple[str, ...]:
+        """Recommended levers that were not measured again at the end, one by one."""
+        return tuple(
+            lever.name
+            for lever in self.levers
+            if lever.status == "recommended" and lever.support != "confirmed"
+        )
+
+
+# ---- The result of `tune`: the sentence, what was measured, what each lever gave, and the line that runs it
+
 
 CURRENT = "current settings"
 _SPEED = "speedup"
@@ -56,7 +220,7 @@ def tuning_sections(tuning: Tuning) -> tuple[Section, ...]:
 
 
 def _in_script(tuning: Tuning) -> list[Section]:
-    """The lines that do the same in a script of one's own, for a workload of one's own or a command."""
+    """The lines that do the same in a user's script, for a custom workload or a command."""
     if not tuning.recommended or tuning.winner_trial is None or not tuning.has_script:
         return []
     changes = changes_between(tuning.baseline, tuning.winner_trial)
@@ -86,28 +250,28 @@ def verdict(tuning: Tuning) -> str:
         return f"{speed}, but not recommended: {_why_refused(check)}."
     if len(tuning.combinations) == 1:
         if not tuning.levers and tuning.other_jobs:
-            return "No lever that trains the same job was asked for; other jobs are listed apart."
-        return _of_baseline_alone(tuning)
+            return "No requested lever trains the same job; other jobs are listed separately."
+        return _only_baseline_works(tuning)
     excluded = [combination for combination in tuning.combinations if not combination.is_usable]
     if len(tuning.combinations) - len(excluded) == 1:
         return "Nothing that was tried can be recommended."
     if (tuning.at_most or 0.0) > _TELLING:
         return (
-            "Nothing was shown to be faster than the current settings; launches differ too much to exclude "
+            "No setting is significantly faster than the current ones; launches vary too much to exclude "
             f"gains of up to {_bound(tuning)}."
         )
     tried = "that can be recommended" if excluded else "that was tried"
     return f"Nothing {tried} beats the current settings by more than {_bound(tuning)}."
 
 
-def _of_baseline_alone(tuning: Tuning) -> str:
+def _only_baseline_works(tuning: Tuning) -> str:
     if any(lever.status == "failed" for lever in tuning.levers):
         return "Only the current settings could be measured; every lever that was tried failed."
     if tuning.levers and all(lever.status == "unpromising" for lever in tuning.levers):
-        return "No lever was tried: what they change takes too little of this job's step."
+        return "No lever was tried: the parts they change take too little of this job's step."
     if not tuning.budget_ended:
         return "Only the current settings could be measured."
-    return "Only the current settings could be measured; a larger --budget allows to try levers."
+    return "Only the current settings could be measured; use a larger --budget to try levers."
 
 
 def _why_refused(check: LossCheck) -> str:
@@ -143,7 +307,7 @@ _WHY_UNKNOWN: Mapping[UnknownLoss, str] = {
 
 
 def _of_numbers(tuning: Tuning) -> list[str]:
-    """What changes numbers in a script of one's own, and how its loss compares."""
+    """What changes numerical results in a user's script, and how its loss compares."""
     if not tuning.has_script:
         return []
     lines = []
@@ -177,18 +341,18 @@ def _remarks(tuning: Tuning) -> list[str]:
         names = ", ".join(tuning.unconfirmed)
         lines.append(f"Measured when added, not separately confirmed at the end: {names}.")
     if tuning.recommended and not tuning.is_confirmed:
-        lines.append("There was no time for new launches to confirm it; a larger --budget does.")
+        lines.append("There was no time for new launches to confirm it; use a larger --budget.")
     if not tuning.recommended and not refused and tuning.winner and tuning.gain is not None:
         lines.append(
-            f"{_names(tuning.winner)} was fastest ({_estimate(tuning.gain)}), which the launches do not "
-            "prove."
+            f"{_names(tuning.winner)} was fastest ({_estimate(tuning.gain)}), but the difference is not "
+            "significant."
         )
     lines += [
         _exclusion(combination) for combination in tuning.combinations if _is_missed(tuning, combination)
     ]
     if not tuning.finished and tuning.baseline_failure is None:
         more = ", with a larger --budget," if tuning.budget_ended else ""
-        lines.append(f"The search is not over; --resume{more} continues it.")
+        lines.append(f"The search is not complete; --resume{more} continues it.")
     return lines
 
 
@@ -315,7 +479,7 @@ def _remark(tuning: Tuning, combination: TriedCombination) -> str:
     if combination.failure is not None:
         return f"a launch failed: {shortened(combination.failure)}"
     if tuning.recommended and tuning.gain is not None and combination.speedup.value > tuning.gain.value:
-        return "not measurably faster than what is recommended"
+        return "not measurably faster than the recommended settings"
     single = len(combination.configuration.launches) == 1 and not tuning.one_launch_each
     return "one launch: no verdict" if single and combination.levers else ""
 
@@ -370,7 +534,7 @@ def _lever(lever: TriedLever) -> tuple[str, ...]:
 def _not_measured(tuning: Tuning) -> list[tuple[str, str]]:
     """Levers that were not launched, and why."""
     reasons = {
-        "unpromising": "what it changes takes too little of this job's step",
+        "unpromising": "the part it changes takes too little of this job's step",
         "not measured": "the current settings could not be measured"
         if tuning.baseline_failure is not None
         else "cannot be added to the fastest settings"

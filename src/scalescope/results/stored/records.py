@@ -1,19 +1,217 @@
-"""Parts of a launch that readers use by name: tables and times of ranks, and telemetry.
+"""What files of a run folder hold, typed by pydantic."""
 
-A launch that is ok has records of all ranks, with the samples that its benchmark takes, and whole tables: a
-profile without a gradient would promise a faster step. Other tables and telemetry may be anything.
-"""
-
+import functools
+import json
 import re
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, Strict, ValidationError
+from pydantic import BaseModel, Field, Strict, TypeAdapter, ValidationError
 
-from scalescope.catalog.cards import names
+from scalescope.catalog.cards import CHOOSERS, all_settings, card, cards_of_trial, names
+from scalescope.catalog.collectives import COLLECTIVES
+from scalescope.catalog.setting import Scalar, Setting, check_value, settings_of
+from scalescope.errors import BadInput
+from scalescope.experiment.machine import Machine
+from scalescope.experiment.trial import Trial
 from scalescope.results.result import RankRecord, Result
-from scalescope.results.stored.regular_files import LARGEST_NUMBER
-from scalescope.results.stored.validation import problem_of
+from scalescope.results.stored import ENVIRONMENT
+from scalescope.results.stored.files import LARGEST_NUMBER, read_json, why_unreadable
+from scalescope.results.topology import Topology
+
+# ---- Stored data checked by pydantic: which part does not fit, and the data without such parts
+
+
+T = TypeVar("T")
+_LONGEST_NAME = 60
+_MOST_PROBLEMS = 10_000
+_adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
+
+
+def problem_of(error: ValidationError, whole: str) -> str:
+    """The first part that does not fit, and what was expected; `whole` names what has the parts."""
+    return _text(error.errors(include_input=False, include_url=False)[0], whole)
+
+
+def without_misfits(kind: type[T], value: Any, whole: str, warn: Callable[[str], None]) -> T | None:
+    """Take the parts out of a JSON value that do not fit, each told to `warn`; None where nothing is left.
+
+    An object or row without a field that it must have does not fit. `value` itself is changed.
+    """
+    adapter: TypeAdapter[T] = _adapter(kind)
+    is_told = False  # what the second look finds is missing because the first one took it out
+    while True:
+        try:
+            return adapter.validate_json(json.dumps(value), strict=True)
+        except ValidationError as error:
+            if error.error_count() > _MOST_PROBLEMS:
+                warn(f"{whole}: too much is broken")
+                return None
+            problems = error.errors(include_input=False, include_url=False, include_context=False)
+        places = {_place(value, problem["loc"]): problem for problem in reversed(problems)}
+        for place in sorted(places) if not is_told else ():
+            warn(_text(places[place], whole))
+        is_told = True
+        if () in places:
+            return None
+        for *parents, last in sorted(places, reverse=True):  # members keep their numbers until then
+            container = value
+            for parent in parents:
+                container = container[parent]
+            del container[last]
+
+
+def _place(value: Any, loc: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The part that a problem is about; of what is missing, the object that should have it."""
+    for depth, name in enumerate(loc):
+        try:
+            value = value[name]
+        except (IndexError, KeyError, TypeError):
+            return loc[:depth]
+    return loc
+
+
+def _text(problem: Any, whole: str) -> str:
+    where = ".".join(str(name)[:_LONGEST_NAME] for name in problem["loc"])
+    return f"{where or whole}: {problem['msg']}"
+
+
+# ---- environment.json as its readers expect it: what has another type is left out, and named
+
+
+class _Interface(BaseModel, defer_build=True):
+    name: str
+    state: str | None = None
+    speed_mbit: int | None = None
+
+
+class _System(BaseModel, defer_build=True):
+    interfaces: list[_Interface] | None = None
+    topology: Topology | None = None
+
+
+class _Git(BaseModel, defer_build=True):
+    commit: str | None = None
+    changed: bool | None = None
+
+
+class _Environment(BaseModel, defer_build=True):
+    """What readers use of the file; it may have more."""
+
+    environment_id: str = ""
+    scalescope_version: str = ""
+    machine: Machine | None = None
+    nodes: dict[str, Machine] = {}
+    variables: dict[str, str] = {}
+    git: _Git | None = None
+    system: _System | None = None
+    systems: dict[str, _System] = {}
+    starts: list[list[str]] = []
+
+
+def read_environment(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The environment of a run, empty where there is none, and warnings about what is left out."""
+    path = folder / ENVIRONMENT
+    stored: Any = read_json(path)
+    if stored is None:
+        problem = why_unreadable(path)
+        return {}, () if problem is None else (problem,)
+    warnings: list[str] = []
+    if without_misfits(_Environment, stored, "the file", warnings.append) is None:
+        stored = {}
+    if stored.get("machine") is None:
+        stored.pop("machine", None)  # no run stores that it has none
+    return stored, tuple(f"{path}: left out: {warning}" for warning in warnings)
+
+
+# ---- Settings of stored trials: those of their cards, with values that the cards allow, and the id they give
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "int": (int,),
+    "float": (int, float),
+    "duration": (int, float),
+    "bytes": (int,),
+    "str": (str,),
+    "link": (str,),
+}
+_LARGEST_NUMBER = 1e18
+
+
+def check_settings(trial_id: str, settings: Mapping[str, Any]) -> None:
+    """Refuse settings that no trial has, or that are not those of this id, by a ValueError."""
+    _check_text(trial_id, json.dumps(settings))
+
+
+@functools.lru_cache(maxsize=256)
+def _check_text(trial_id: str, text: str) -> None:
+    """The same for settings as text: launches of a trial share them, and all are read after every launch."""
+    settings: dict[str, Any] = json.loads(text)
+    benchmark = settings.get("benchmark")
+    if benchmark not in names("benchmarks"):
+        raise ValueError("settings.benchmark: not a benchmark of this version")
+    known = all_settings(str(benchmark))
+    for name, value in settings.items():
+        if not _is_allowed(name, value, known.get(name, ())):
+            raise ValueError(f"settings.{name[:60]}: not a value that this setting can have")
+    try:
+        _check_complete(str(benchmark), settings)
+        actual = Trial(settings=settings).trial_id
+    except (BadInput, TypeError) as error:
+        raise ValueError(f"settings: {error}") from None
+    if actual != trial_id:
+        raise ValueError(
+            "trial_id: the settings have another one; the line was changed, or has settings that this "
+            "version does not know"
+        )
+
+
+def _is_allowed(name: str, value: Any, versions: tuple[Setting, ...]) -> bool:
+    """Whether any card's version of a setting can have the value; of unknown settings any plain value."""
+    if name in ("env", "vary"):
+        return value is None or _is_text_mapping(value)
+    if isinstance(value, int | float) and not abs(value) <= _LARGEST_NUMBER:
+        return False
+    if not versions or value is None:  # None: a setting that the trial does not have
+        return value is None or isinstance(value, bool | int | float | str)
+    return any(_fits(setting, value) for setting in versions)
+
+
+def _is_text_mapping(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, str) for item in (*value, *value.values()))
+
+
+def _fits(setting: Setting, value: Any) -> bool:
+    scalar: Scalar = value
+    if isinstance(value, str) and value in setting.words:
+        return True
+    if not isinstance(value, _TYPES[setting.kind]) or (isinstance(value, bool) and setting.kind != "bool"):
+        return False
+    try:
+        check_value(setting, scalar, "")
+    except BadInput:
+        return False
+    return True
+
+
+def _check_complete(benchmark: str, settings: Mapping[str, Any]) -> None:
+    """Refuse a trial that lacks a setting of its cards, except those that a command decides."""
+    selects = card("benchmarks", benchmark).selects
+    selection = {kind: str(settings.get(name)) for kind, name in CHOOSERS.items() if kind in selects}
+    decided = card("workloads", selection["workloads"]).decides if selection else ()
+    for owner in cards_of_trial(benchmark, selection):
+        for setting in settings_of(owner):
+            may_be_none = setting.optional or setting.default is None
+            if setting.name not in decided and (
+                setting.name not in settings or (settings[setting.name] is None and not may_be_none)
+            ):
+                raise ValueError(f"settings.{setting.name}: missing; a version without this setting wrote it")
+
+
+# ---- Parts of a launch that readers use by name: tables and times of ranks, and telemetry
+
 
 _PAIR = "pair/"  # samples that only the two ranks of a pair have
 _COLLECTIVE = re.compile(r"([a-z_]+)/(in|out)/([0-9]{1,18})")
@@ -135,7 +333,7 @@ def _check_collectives(records: Sequence[RankRecord]) -> None:
         if name.startswith(_PAIR):
             continue
         match = _COLLECTIVE.fullmatch(name)
-        if match is None or match[1] not in names("collectives"):
+        if match is None or match[1] not in COLLECTIVES:
             raise ValueError(f"{name[:60]}: not a measurement of a collective")
         times = [record.samples.get(name, []) for record in records]
         if len({len(members) for members in times}) > 1 or not all(map(all, times)) or not times[0]:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from scalescope.results.traces.kernel_names import is_product, uses_matrix_units
+from scalescope.results.traces.names import is_product, uses_matrix_units
 
+PADDED_PRODUCTS = "padded_products"  # the table of a rank: products as they are, and padded
 FORMATS = ("fp32", "tf32", "bf16", "fp16", "fp8")
 _SCORES_AGAIN = 2.5  # times the forward pass of attention: its backward pass computes the scores again
 _BACKWARD = 2.0  # times the forward pass: what more a compiled backward pass has is computed again
@@ -31,6 +32,13 @@ class Flops(NamedTuple):
     model: float
 
 
+class Factor(NamedTuple):
+    """A matrix, or several: its shape, and how far its elements are apart where that was recorded."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
     """A product that the host called for, by shapes."""
@@ -41,6 +49,18 @@ class Product:
     end_s: float
     flops: Flops
     number_format: str | None  # of its first factor
+    factors: tuple[Factor, ...] = ()  # of a matrix product: its two factors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductTime:
+    """All matrix products of some shapes in a step."""
+
+    name: str
+    factors: tuple[Factor, ...]
+    number_format: str
+    per_step: float
+    gpu_s: float  # per step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +79,7 @@ def product_of(event: dict[str, Any], start_s: float, end_s: float) -> Product |
     flops = flops_of(name, arguments)
     if flops is None:
         return None
-    kinds = [str(kind).lower() for kind in arguments.get("Input type") or ()]
+    kinds = [str(kind).lower() for kind in _list(arguments.get("Input type"))]
     names = (_NAMES.get(kind, "fp8" if "float8" in kind else None) for kind in kinds)
     return Product(
         name=name,
@@ -68,7 +88,24 @@ def product_of(event: dict[str, Any], start_s: float, end_s: float) -> Product |
         end_s=end_s,
         flops=flops,
         number_format=next((name for name in names if name is not None), None),
+        factors=_factors(name, arguments),
     )
+
+
+def _factors(name: str, arguments: dict[str, Any]) -> tuple[Factor, ...]:
+    """The factors of a matrix product; nothing for what else counts as a product."""
+    first = _FACTORS.get(name.removeprefix("aten::"))
+    if first is None:
+        return ()
+    strides = _list(arguments.get("Input Strides"))
+    return tuple(
+        Factor(tuple(arguments["Input Dims"][n]), tuple(_list(strides[n])) if len(strides) > n else None)
+        for n in (first, first + 1)
+    )
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 class CountedProducts:
@@ -90,10 +127,12 @@ class CountedProducts:
         }
         self.linked_s = self.unlinked_s = 0.0
         self._short_s: dict[int, float] = {}  # by product: on matrix units, less time outside of them
+        self._kernel_s: dict[int, float] = defaultdict(float)
         for kernel in kernels:
             launcher = self._around(kernel)
             if launcher is not None:
                 self._short_s.setdefault(id(launcher), 0.0)
+                self._kernel_s[id(launcher)] += kernel.time_s
             if not is_product(kernel.name):
                 continue
             if launcher is None:
@@ -118,6 +157,25 @@ class CountedProducts:
             return "tf32"
         return product.number_format
 
+    def longest(self, steps: int, most: int) -> list[ProductTime]:
+        """Matrix products of equal shapes together, those with the most time first."""
+        times: dict[tuple[str, tuple[Factor, ...], str], list[float]] = defaultdict(list)
+        for product in self:
+            if product.factors and product.number_format is not None:
+                key = (product.name, product.factors, self.format_of(product) or product.number_format)
+                times[key].append(self._kernel_s[id(product)])
+        rows = [
+            ProductTime(
+                name=name,
+                factors=factors,
+                number_format=number_format,
+                per_step=len(each) / steps,
+                gpu_s=math.fsum(each) / steps,
+            )
+            for (name, factors, number_format), each in times.items()
+        ]
+        return sorted(rows, key=lambda row: -row.gpu_s)[:most]
+
     def by_format(self) -> dict[str, float]:
         """The device's operations in each number format."""
         counts: dict[str, float] = defaultdict(float)
@@ -132,15 +190,16 @@ def model_flops(forward: float, backward: float, *, is_compiled: bool) -> float:
 
 
 def flops_of(name: str, arguments: dict[str, Any]) -> Flops | None:
-    """The operations of one event; None for what is no product, or has no shapes."""
+    """The operations of one event; None for what is not a product, or has no shapes."""
     kind = _KINDS.get(name.removeprefix("aten::")) if name.startswith("aten::") else None
     shapes = arguments.get("Input Dims")
     if kind is None or not isinstance(shapes, list):
         return None
     try:
-        return kind(shapes, arguments.get("Concrete Inputs") or [])
-    except (IndexError, TypeError, ValueError, ZeroDivisionError, SyntaxError):
+        flops = kind(shapes, arguments.get("Concrete Inputs") or [])
+    except (LookupError, TypeError, ValueError, ArithmeticError, SyntaxError, RecursionError):
         return None
+    return flops if math.isfinite(flops.device) else None
 
 
 def _same(count: float) -> Flops:
@@ -200,6 +259,7 @@ _ATTENTIONS = (
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_flash_attention_for_cpu",
 )
+_FACTORS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "_addmm_activation": 1}
 _MATRIX = tuple(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation"))
 _KINDS: dict[str, Callable[[Sequence[Shape], Sequence[str]], Flops]] = {
     "mm": _product(0),

@@ -1,7 +1,7 @@
 """Replay: recorded steps run again as a model of host and GPU, to learn how long they would take otherwise.
 
 The host makes its calls one after the other, each after the time that it computed before. The GPU runs what
-was launched in order, each stream by itself. A call that waits for the GPU holds the host until the GPU has
+was launched in order, each stream separately. A call that waits for the GPU holds the host until the GPU has
 done everything. The profiler slows the host and not the kernels: one factor on the host's times, fitted to
 steps without a profiler, takes that back.
 """

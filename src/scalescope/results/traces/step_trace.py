@@ -2,25 +2,37 @@
 
 import bisect
 import itertools
+import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from scalescope.results.traces import step_parts
 from scalescope.results.traces.events import BACKWARD, CLEAR, FORWARD, OPTIMIZER
-from scalescope.results.traces.host_calls import allocates, releases, waits_for_gpu
-from scalescope.results.traces.intervals import Interval, common, merged, total, within, without
-from scalescope.results.traces.kernel_names import (
+from scalescope.results.traces.intervals import (
+    Cover,
+    Interval,
+    Overlapping,
+    common,
+    merged,
+    total,
+    within,
+    without,
+)
+from scalescope.results.traces.names import (
+    allocates,
     is_convolution,
     is_elementwise,
     is_layout,
     is_product,
+    releases,
     uses_matrix_units,
+    waits_for_gpu,
 )
-from scalescope.results.traces.products import CountedProducts, Launched, model_flops
-from scalescope.results.traces.rank_trace import TraceEvent, TraceTimeline, covers
+from scalescope.results.traces.products import CountedProducts, Launched, ProductTime, model_flops
+from scalescope.results.traces.rank_trace import BACKWARD_OPERATION, TraceEvent, TraceTimeline, covers
 from scalescope.results.traces.recomputation import recomputations
 from scalescope.results.traces.replay import CallKind, CallPart, HostCall, LaunchDelays
 
@@ -29,10 +41,12 @@ _PHASES[CLEAR] = step_parts.OPTIMIZER
 _COMPUTE_PARTS = (
     step_parts.FORWARD, step_parts.BACKWARD, step_parts.OPTIMIZER, step_parts.OTHER_KERNELS
 )  # fmt: skip
+_OPTIMIZER = re.compile(r"^Optimizer\.step#|^#* ?optimizer ?#*$", re.IGNORECASE)
 _LATENCY_S = 20e-6  # at most, from a launch to the start of its kernel on an idle GPU
 _BLOCKED = 3.0  # times the usual call: beyond that a launch waits for room in the queue
 _COMPUTE, _COMMUNICATION = "compute", "communication"
 _COMPILED = ("CompiledFunctionBackward", "Torch-Compiled Region")
+_MOST_PRODUCTS = 20
 _NEAREST = 200  # operations that are looked through for the one around a call
 
 
@@ -45,6 +59,7 @@ class StepTrace:
     waits: dict[str, float]  # operations that wait for the GPU outside input, and how often per step
     calls: list[HostCall]
     delays: LaunchDelays
+    products: list[ProductTime] = field(default_factory=list)  # matrix products, the longest first
 
     @property
     def steps(self) -> int:
@@ -55,7 +70,7 @@ def read_steps(events: Sequence[dict[str, Any]]) -> StepTrace:
     """The steps of a trace; the first one includes the start of the profiler and is left out."""
     timeline = TraceTimeline(events, on_gpu=True)
     windows = timeline.windows()[1:]
-    reader = _StepReader(timeline)
+    reader = StepReader(timeline)
     parts: dict[str, list[float]] = defaultdict(list)
     for window in windows:
         for name, time_s in reader.parts(window).items():
@@ -68,63 +83,96 @@ def read_steps(events: Sequence[dict[str, Any]]) -> StepTrace:
         waits=waits,
         calls=reader.host_calls(),
         delays=reader.delays(windows),
+        products=reader.longest_products(),
     )
 
 
-class _StepReader:
+class Phases:
+    """In which part of a step the host was at each moment.
+
+    Our own ranges tell. In traces of others the optimizer has torch's own annotation, the nodes of the graph
+    are backward, and what comes before them in a step is forward.
+    """
+
+    def __init__(self, timeline: TraceTimeline) -> None:
+        self._ranges = [event for event in timeline.ranges if event.name in _PHASES]
+        self._begins = [event.start_s for event in self._ranges]
+        if self._ranges:
+            return
+        self._optimizer = merged(e.interval for e in timeline.annotations if _OPTIMIZER.search(e.name))
+        nodes = (e for e in timeline.operations if e.name.startswith(BACKWARD_OPERATION))
+        self._backward = merged(event.interval for event in nodes)
+        self._steps = timeline.host_steps
+        self._step_begins = [low for low, _ in self._steps]
+        starts = [start for start, _ in self._backward]
+        first = (bisect.bisect_left(starts, low) for low in self._step_begins)
+        self._first_backward = [starts[index] if index < len(starts) else None for index in first]
+
+    def at(self, moment: float) -> str:
+        """The innermost range, as they follow each other."""
+        if self._ranges:
+            index = bisect.bisect_right(self._begins, moment) - 1
+            inside = index >= 0 and moment <= self._ranges[index].end_s
+            return _PHASES[self._ranges[index].name] if inside else step_parts.OTHER_KERNELS
+        if covers(self._optimizer, moment):
+            return step_parts.OPTIMIZER
+        if covers(self._backward, moment):
+            return step_parts.BACKWARD
+        index = bisect.bisect_right(self._step_begins, moment) - 1
+        if index < 0 or self._first_backward[index] is None:
+            return step_parts.OTHER_KERNELS
+        before = moment < (self._first_backward[index] or 0.0) < self._steps[index][1]
+        return step_parts.FORWARD if before else step_parts.OTHER_KERNELS
+
+
+class StepReader:
     """A timeline, and in which part of a step the host was at each moment."""
 
     def __init__(self, timeline: TraceTimeline) -> None:
         self._timeline = timeline
-        self._ranges = [event for event in timeline.ranges if event.name in _PHASES]
-        self._begins = [event.start_s for event in self._ranges]
-        self._phases = {id(event): self._phase(event.started_s) for event in timeline.compute}
+        self._phase = Phases(timeline).at
+        self._compute = Overlapping(timeline.compute)
+        self._sent = Overlapping(timeline.sent)
+        self._copies = Overlapping(timeline.copies)
+        self._waiting = Cover(timeline.waiting)
+        waits = (call for call in timeline.calls if self._kind(call) == "wait")
+        self._waits = sorted(waits, key=lambda call: call.end_s)
+        self.phases = {id(event): self._phase(event.started_s) for event in timeline.compute}
         self._host_waits = sorted(call.interval for call in timeline.calls if waits_for_gpu(call.name))
         self._device_ends = sorted(event.end_s for event in timeline.everything)
         self._operations = sorted(timeline.operations, key=lambda event: event.start_s)
         self._operation_begins = [operation.start_s for operation in self._operations]
-        self._recomputing = recomputations(self._operations)
-
-    def _phase(self, moment: float) -> str:
-        """The part of a step in which the host was; the innermost range, as they follow each other."""
-        index = bisect.bisect_right(self._begins, moment) - 1
-        if index >= 0 and moment <= self._ranges[index].end_s:
-            return _PHASES[self._ranges[index].name]
-        return step_parts.OTHER_KERNELS
+        self.recomputing = recomputations(self._operations)
 
     def parts(self, window: Interval) -> dict[str, float]:
         """Each instant of a window counts once: for a kernel, else for a transfer, else for a copy, else for
         the reason why the GPU was idle."""
-        timeline = self._timeline
-        inside = [
-            event for event in timeline.compute if event.end_s > window[0] and event.start_s < window[1]
-        ]
+        inside = self._compute.within(window)
         taken: list[Interval] = []
         times: dict[str, float] = {}
         for part in _COMPUTE_PARTS:
-            kernels = within((e.interval for e in inside if self._phases[id(e)] == part), window)
+            kernels = within((e.interval for e in inside if self.phases[id(e)] == part), window)
             times[part] = total(without(kernels, taken))
             taken = merged([*taken, *kernels])
-        for part, events in ((step_parts.COMMUNICATION, timeline.sent), (step_parts.COPIES, timeline.copies)):
-            intervals = within((event.interval for event in events), window)
+        for part, events in ((step_parts.COMMUNICATION, self._sent), (step_parts.COPIES, self._copies)):
+            intervals = within((event.interval for event in events.within(window)), window)
             times[part] = total(without(intervals, taken))
             taken = merged([*taken, *intervals])
         times |= dict.fromkeys(step_parts.IDLE, 0.0)
         for gap in without([window], taken):
-            for part, time_s in self._idle(gap).items():
+            for part, time_s in self.idle(gap).items():
                 times[part] += time_s
         times[step_parts.STEP] = window[1] - window[0]
         return times
 
-    def _idle(self, gap: Interval) -> dict[str, float]:
+    def idle(self, gap: Interval) -> dict[str, float]:
         """Why the GPU was idle: before the host launched what ended the gap, because of what the host did;
         then because a launch takes its time, or because something held it back."""
-        timeline = self._timeline
-        empty, queued = timeline.split_by_start([gap])
+        empty, queued = self._timeline.split_by_start([gap])
         if not empty:
             between = total(queued) <= _LATENCY_S
             return {step_parts.IDLE_BETWEEN if between else step_parts.IDLE_QUEUED: total(queued)}
-        input_s = total(common(empty, timeline.waiting))
+        input_s = sum(self._waiting.seconds(*each) for each in empty)
         cause = step_parts.IDLE_SYNC if self._follows_wait(gap) else step_parts.IDLE_HOST
         latency_s = min(total(queued), _LATENCY_S)
         return {
@@ -147,8 +195,8 @@ class _StepReader:
         return {name: count for name, count in per_step.items() if count > 0.0}
 
     def _waits_in(self, window: Interval) -> Counter[str]:
-        waits = (call for call in self._timeline.calls if self._kind(call) == "wait")
-        return Counter(self._operation_around(call) for call in waits if window[0] <= call.end_s < window[1])
+        low, high = (bisect.bisect_left(self._waits, moment, key=_end) for moment in window)
+        return Counter(self._operation_around(call) for call in self._waits[low:high])
 
     def _operation_around(self, call: TraceEvent) -> str:
         """The innermost operation of torch on the same thread that made the call."""
@@ -164,8 +212,8 @@ class _StepReader:
         steps, (low, high) = len(windows), (windows[0][0], windows[-1][1])
         kernels = [event for event in self._timeline.compute if low <= event.start_s < high]
         kernels.sort(key=lambda event: event.start_s)
-        optimizer = [event for event in kernels if self._phases[id(event)] == step_parts.OPTIMIZER]
-        model = [event for event in kernels if self._phases[id(event)] != step_parts.OPTIMIZER]
+        optimizer = [event for event in kernels if self.phases[id(event)] == step_parts.OPTIMIZER]
+        model = [event for event in kernels if self.phases[id(event)] != step_parts.OPTIMIZER]
         elementwise = [event for event in model if is_elementwise(event.name)]
         copies = [event for event in self._timeline.copies if low <= event.start_s < high]
         pageable = [event for event in copies if "pageable" in event.name.lower()]
@@ -181,7 +229,7 @@ class _StepReader:
             "elementwise_s": _seconds(elementwise) / steps,
             "elementwise_kernels": len(elementwise) / steps,
             "optimizer_kernels": len(optimizer) / steps,
-            "recomputed_s": _seconds(e for e in kernels if covers(self._recomputing, e.started_s)) / steps,
+            "recomputed_s": _seconds(e for e in kernels if covers(self.recomputing, e.started_s)) / steps,
             "pageable_copies": statistics.median(map(len, by_step)),
             "pageable_s": statistics.median(map(_seconds, by_step)),
             "pageable_bytes": statistics.median(sum(e.size_bytes or 0 for e in copied) for copied in by_step),
@@ -193,30 +241,41 @@ class _StepReader:
             facts["kernel_median_s"] = statistics.median(event.end_s - event.start_s for event in kernels)
         return facts | self._flops()
 
+    def _counted_products(self) -> tuple[CountedProducts, int] | None:
+        """The products of the recorded steps, and the number of these steps; None without shapes."""
+        ends = [event.end_s for event in self._timeline.ranges if event.name == CLEAR]
+        if len(ends) < 2:
+            return None
+        low, high = ends[0], ends[-1]
+        products = [product for product in self._timeline.products if low <= product.start_s < high]
+        if not products:
+            return None
+        launched = (
+            Launched(
+                name=event.name,
+                time_s=event.end_s - event.start_s,
+                thread=event.launcher,
+                launched_s=event.started_s,
+            )
+            for event in self._timeline.compute
+            if low <= event.started_s < high
+        )
+        return CountedProducts(products, launched), len(ends) - 1
+
+    def longest_products(self) -> list[ProductTime]:
+        """The matrix products with the most time on the GPU."""
+        known = self._counted_products()
+        return [] if known is None else known[0].longest(known[1], _MOST_PRODUCTS)
+
     def _flops(self) -> dict[str, float]:
         """Floating-point operations of the products per step; nothing where the trace has no shapes."""
-        ends = [event.end_s for event in self._timeline.ranges if event.name == CLEAR]
-        low, high, steps = ends[0], ends[-1], len(ends) - 1
-        products = [product for product in self._timeline.products if low <= product.start_s < high]
-        if not products or steps < 1:
+        known = self._counted_products()
+        if known is None:
             return {}
-        threads = {call.start_s: call.thread for call in self._timeline.calls}
-        counted = CountedProducts(
-            products,
-            (
-                Launched(
-                    name=event.name,
-                    time_s=event.end_s - event.start_s,
-                    thread=threads.get(event.started_s),
-                    launched_s=event.started_s,
-                )
-                for event in self._timeline.compute
-                if low <= event.started_s < high
-            ),
-        )
+        counted, steps = known
         needed: dict[str, float] = defaultdict(float)
         for product in counted:
-            if not covers(self._recomputing, product.start_s):
+            if not covers(self.recomputing, product.start_s):
                 needed[self._phase(product.start_s)] += product.flops.model
         needed.pop(step_parts.OPTIMIZER, None)  # is not the model
         backward = needed.pop(step_parts.BACKWARD, 0.0)
@@ -268,15 +327,16 @@ class _StepReader:
             (call for call in timeline.calls if low <= call.start_s < high), key=lambda call: call.start_s
         )
         usual_s = statistics.median(call.end_s - call.start_s for call in ordered) if ordered else 0.0
+        recomputing = Cover(self.recomputing)
         calls: list[HostCall] = []
         before_end = low
         for call in ordered:
             work = launched.get(call.start_s, [])
             is_sent = any(id(event) in sent for event in work)
             gap = (before_end, max(before_end, call.start_s))
-            waited_s = total(common([gap], timeline.waiting))
+            waited_s = self._waiting.seconds(*gap)
             kind, part = self._kind(call), self._part(call)
-            again_s = 0.0 if part == "recomputation" else total(common([gap], self._recomputing))
+            again_s = 0.0 if part == "recomputation" else recomputing.seconds(*gap)
             step = bisect.bisect_right(ends, call.start_s)
             if again_s > 0.0:
                 calls.append(_pause(again_s, step))
@@ -297,7 +357,7 @@ class _StepReader:
         return calls
 
     def _call_s(self, call: TraceEvent, kind: CallKind, most_s: float) -> float:
-        """What a call takes by itself: of a wait, how long it lasts after the GPU has done everything."""
+        """What a call itself takes: of a wait, how long it lasts after the GPU has done everything."""
         if kind == "launch":
             return min(call.end_s - call.start_s, most_s)
         index = bisect.bisect_right(self._device_ends, call.end_s) - 1
@@ -310,7 +370,7 @@ class _StepReader:
         return "allocation" if allocates(call.name) or releases(call.name) else "launch"
 
     def _part(self, call: TraceEvent) -> CallPart:
-        if covers(self._recomputing, call.start_s):
+        if covers(self.recomputing, call.start_s):
             return "recomputation"
         return "optimizer" if self._phase(call.start_s) == step_parts.OPTIMIZER else "model"
 
@@ -319,6 +379,10 @@ class _StepReader:
         if is_sent:
             return (_COMPUTE,)
         return (_COMMUNICATION,) if self._phase(call.start_s) == step_parts.OPTIMIZER else ()
+
+
+def _end(event: TraceEvent) -> float:
+    return event.end_s
 
 
 def _pause(time_s: float, step: int) -> HostCall:

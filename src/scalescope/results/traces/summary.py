@@ -1,6 +1,6 @@
 """Summary of a rank's trace: what its steps consist of, and how long each of its exchanges took.
 
-It is small enough to be stored in the rank's record, so that waiting can be analyzed for many ranks, and
+It is small enough to be stored in the rank's record: waiting can then be analyzed for many ranks, and
 where their traces lie on other machines. No clock is compared between ranks: everything is a duration.
 """
 

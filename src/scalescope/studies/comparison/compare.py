@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from scalescope.analysis.comparison.environments import Difference, differences, other_hardware
-from scalescope.analysis.comparison.pairing import setting_differences
-from scalescope.analysis.comparison.runs import RunComparison, compare_runs, full_configurations
+from scalescope.analysis.comparison.runs import (
+    RunComparison,
+    compare_runs,
+    full_configurations,
+    setting_differences,
+)
 from scalescope.analysis.comparison.side_by_side import MatchedRows, side_by_side
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.run_spread import RunSpread
@@ -46,7 +50,7 @@ def compare(
 ) -> ComparisonReport:
     """Judge every configuration that both runs have, and variants of one job; a regression misses the gate.
 
-    `spread` is by how much runs differ of themselves; by default, what the user's earlier runs say.
+    `spread` is the run-to-run variation; by default, that of the user's earlier runs.
     """
     before, after = load_comparable(base), load_comparable(new)
     differing = differences(before.environment, after.environment)
@@ -90,17 +94,17 @@ def _can_interleave(before: Run, after: Run, comparison: RunComparison) -> bool:
     return any(changed_code(before, after, new) is not None for _, new in pairs[:1])
 
 
-def lay_side_by_side(paths: Sequence[Path]) -> ComparisonReport:
+def show_side_by_side(paths: Sequence[Path]) -> ComparisonReport:
     """Show how runs scale beside each other, on whatever machines they were made."""
     runs = tuple(load_comparable(path) for path in paths)
     rows = [scaling_rows(configurations(run.results)) for run in runs]
     for run, row in zip(runs, rows, strict=True):
         if not row:
-            raise BadInput(f"compare: {run.path} holds no training that could be laid beside another")
+            raise BadInput(f"compare: {run.path} has no training results to compare")
     matched = side_by_side(rows)
     if not matched.groups:
         raise BadInput(
-            f"compare: no two of these runs have a job in common; of {runs[0].path} and {runs[1].path} "
+            f"compare: these runs have no job in common; of {runs[0].path} and {runs[1].path} "
             f"{_what_differs(runs[0], runs[1])}"
         )
     names = _names(runs)
@@ -153,10 +157,10 @@ def _not_shown(names: Sequence[str], runs: Sequence[Run]) -> tuple[str, ...]:
 
 def load_comparable(path: Path) -> Run:
     if not path.exists() and path.name == "latest":
-        raise BadInput(f"compare: {path}: there is no run yet; name a run folder")
+        raise BadInput(f"compare: {path}: no run exists yet; give a run folder")
     run = load_run(path)
     if not run.of_status("ok"):
-        raise BadInput(f"compare: {path} holds no launch that ended well")
+        raise BadInput(f"compare: {path} has no successful launch")
     return run
 
 
@@ -170,7 +174,7 @@ def _check_hardware(
         )
         raise CannotRun(
             f"compare: {before.path} and {after.path} were measured on different hardware ({words}); "
-            "--any-hardware compares them all the same"
+            "--any-hardware compares them anyway"
         )
 
 
@@ -182,8 +186,8 @@ def _check_common(before: Run, after: Run, comparison: RunComparison) -> None:
             [config.trial for config in full_configurations(run.results)] for run in (before, after)
         )
         raise BadInput(
-            f"compare: {before.path} and {after.path} have no configuration in common, and which belong "
-            f"together is not clear: {sides_text(left, right)}; measure one configuration per run"
+            f"compare: {before.path} and {after.path} have no configuration in common, and how they "
+            f"correspond is not clear: {sides_text(left, right)}; measure one configuration per run"
         )
 
 

@@ -1,4 +1,4 @@
-"""Measures two configurations in turns, so that what differs from run to run differs for both alike.
+"""Measures two configurations in turns: what varies from run to run then affects both alike.
 
 The first is that of a stored run. The second is that of another run, or the first with settings changed.
 Rounds go on until the budget is spent or there are twenty: what they show never decides whether more follow.
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalescope.analysis.comparison.environments import differences, other_hardware
-from scalescope.analysis.comparison.pairing import matched_pairs, variant_pairs
 from scalescope.analysis.comparison.runs import (
     RunComparison,
     full_configurations,
     judged_pairs,
+    matched_pairs,
+    variant_pairs,
 )
 from scalescope.analysis.configurations import configurations
 from scalescope.catalog.workloads.custom import file_of, in_file
@@ -129,13 +130,11 @@ def _pairs_of_runs(base: Run, new: Run, directory: Path) -> tuple[tuple[TrialPai
         if commit is None:
             raise BadInput(
                 f"--interleave: {base.path} and {new.path} have the same settings and no code that can be "
-                "restored: in turns both would be one configuration. Give the old code a folder of its own "
+                "restored: in turns both would be one configuration. Put the old code in a separate folder "
                 "and measure it as another --workload, or change a setting with --set"
             )
         rooted = [(at_commit(old, commit, directory), latest) for old, latest in rooted]
-        notes = (
-            f"The old code is that of commit {commit.short}, the new code that of the file as it is now.",
-        )
+        notes = (f"The old code is from commit {commit.short}, the new code is the current file.",)
     different = tuple(pair for pair in rooted if _differ(*pair))
     if not different:
         raise BadInput(f"--interleave: no configuration of {base.path} corresponds to one of {new.path}")
@@ -143,13 +142,13 @@ def _pairs_of_runs(base: Run, new: Run, directory: Path) -> tuple[tuple[TrialPai
 
 
 def _rooted(trial: Trial, run: Run) -> Trial:
-    """The trial with its workload's file as it is found from here."""
+    """The trial with the path of its workload's file from here."""
     file = file_of(trial.workload)
     if file is None:
         return trial
     path = (Path(run.record.directory or ".") / file).resolve()
     if not path.is_file():
-        raise BadInput(f"--interleave: {path}, the workload of {run.path}, is not there any more")
+        raise BadInput(f"--interleave: {path}, the workload of {run.path}, no longer exists")
     if path == (Path.cwd() / file).resolve():
         return trial
     return trial.replace(workload=in_file(trial.workload, path))
@@ -182,7 +181,7 @@ def _measured(
         folder.close()
     compared = _so_far(load_run(folder.path), sides, turns)
     if compared is None:
-        raise CannotRun(f"--interleave: no launch of both sides ended well; {folder.path} has the reasons")
+        raise CannotRun(f"--interleave: no launch succeeded on both sides; {folder.path} has the reasons")
     return compared
 
 
@@ -206,7 +205,7 @@ def _experiment_of(run: Run, budget_s: float) -> Experiment:
     """The request that the run was made by, with the time that may be spent now."""
     verb = run.record.verb
     if verb not in _VERBS:
-        raise BadInput(f"--interleave: {run.path} is not a run of {', '.join(_VERBS)}; measure it again")
+        raise BadInput(f"--interleave: {run.path} is not a run of {', '.join(_VERBS)}")
     experiment = Request(verb=verb, file=run.path / EXPERIMENT).experiment({})
     measuring = dataclasses.replace(experiment.measuring, budget=budget_s)
     return dataclasses.replace(experiment, measuring=measuring)
@@ -218,8 +217,8 @@ def _timed(trial: Trial, limits: Limits) -> Trial:
 
 def _made_note(run: Run) -> str:
     return (
-        f"Both were measured in turns, {counted(len(run.results), 'launch')} in all, so the spread between "
-        f"runs does not matter here. They are stored in {run.path}."
+        f"Both were measured alternately, {counted(len(run.results), 'launch')} in all, so run-to-run "
+        f"variation does not matter here. They are stored in {run.path}."
     )
 
 
@@ -306,7 +305,7 @@ def _since_then(runs: Sequence[Run], here: dict[str, object]) -> tuple[str, ...]
         if facts:
             more = f" and {len(facts) - _SHOWN} more" if len(facts) > _SHOWN else ""
             notes.append(
-                f"Measured with the code and versions of now; since {run.path.resolve().name} these changed: "
-                f"{'; '.join(facts[:_SHOWN])}{more}."
+                f"Measured with the current code and versions; since {run.path.resolve().name}, these "
+                f"changed: {'; '.join(facts[:_SHOWN])}{more}."
             )
     return tuple(notes)

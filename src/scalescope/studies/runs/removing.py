@@ -44,13 +44,13 @@ def removable(paths: Sequence[Path]) -> tuple[Path, ...]:
 
 def _check(path: Path) -> None:
     if path.is_symlink():
-        raise BadInput(f"rm: {path} is a link; name the run folder itself")
+        raise BadInput(f"rm: {path} is a link; give the run folder itself")
     if not path.is_dir():
         raise BadInput(f"rm: {path}: no such run folder")
     if not any((path / name).is_file() for name in (TRIALS, RUN, JOB_REQUEST)):
-        raise BadInput(f"rm: {path}: holds no run, so it is not removed")
+        raise BadInput(f"rm: {path}: contains no run, so it was not removed")
     if Path.cwd().resolve().is_relative_to(path.resolve()):
-        raise BadInput(f"rm: {path} is or contains the current folder; go elsewhere first")
+        raise BadInput(f"rm: {path} is or contains the current folder; change to another folder first")
     _refuse_strangers(path)
     refuse_in_use(path)
     _refuse_queued(path)
@@ -62,7 +62,9 @@ def _refuse_strangers(path: Path) -> None:
     if strangers:
         more = " ..." if len(strangers) > _MOST_NAMED else ""
         names = ", ".join(map(repr, strangers[:_MOST_NAMED]))
-        raise BadInput(f"rm: {path} also holds what scalescope did not write: {names}{more}; move that first")
+        raise BadInput(
+            f"rm: {path} also contains files not written by scalescope: {names}{more}; move them first"
+        )
 
 
 def _strangers(path: Path) -> Iterator[str]:
@@ -89,7 +91,9 @@ def _refuse_queued(path: Path) -> None:
         return
     with contextlib.suppress(slurm.Unanswered):  # no SLURM here, or none that answers
         if not slurm.state_of(number).is_over:
-            raise CannotRun(f"rm: {path}: job {number} is not over; 'scancel {number}' ends it")
+            raise CannotRun(
+                f"rm: {path}: job {number} is still running or queued; cancel it with 'scancel {number}'"
+            )
 
 
 def size_bytes(path: Path) -> int:

@@ -24,8 +24,8 @@ from scalescope.results.run_folder import (
     refuse_in_use,
 )
 from scalescope.results.run_record import is_unfinished, read_run_record
-from scalescope.results.stored.environment import read_environment
-from scalescope.results.stored.folder_check import refused_entry
+from scalescope.results.stored.files import refused_entry
+from scalescope.results.stored.records import read_environment
 from scalescope.studies.request import Request
 from scalescope.studies.runs.trust import refuse_untrusted
 from scalescope.studies.slurm.slurm_request import submitted_flags
@@ -51,7 +51,7 @@ def stored_request(path: Path, flags: Entries) -> StoredRequest:
     if not path.is_dir():
         raise BadInput(f"resume: {path}: no such run folder")
     if not is_run_folder(path):
-        raise BadInput(f"resume: {path}: holds no run")
+        raise BadInput(f"resume: {path}: contains no run")
     path = path.resolve()
     refused = refused_entry(path, WRITTEN)
     if refused is not None:
@@ -61,7 +61,7 @@ def stored_request(path: Path, flags: Entries) -> StoredRequest:
     record = read_run_record(path)
     kind = find_study(record.verb)
     if not files or kind is None:
-        raise BadInput(f"resume: {path} does not say which command made it, so it cannot be continued")
+        raise BadInput(f"resume: {path} does not record which command created it, so it cannot be continued")
     submitted = submitted_flags(path)
     study = kind.from_flags(record.flags if submitted is None else submitted)
     request = Request(
@@ -89,7 +89,7 @@ def refuse_recorded_as_finished(prepared: "Prepared") -> None:
 
 
 def refuse_finished(prepared: "Prepared") -> None:
-    """Refuse a run of which nothing is missing."""
+    """Refuse a run that is complete."""
     from scalescope.results.run import load_run
     from scalescope.studies.campaign import missing_launches
 

@@ -20,7 +20,7 @@ from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.run_spread import DEFAULT_SPREAD, RunMean, RunSpread, run_spread
 from scalescope.analysis.verdicts import NO_SPREAD
 from scalescope.catalog.workloads.custom import Custom, file_of
-from scalescope.experiment.same_job import LENGTH, job_key
+from scalescope.experiment.explanations import LENGTH, job_key
 from scalescope.experiment.trial import Trial
 from scalescope.results.files import to_text, write_atomically
 from scalescope.results.run import Run
@@ -49,7 +49,7 @@ def remember_run(run: Run) -> None:
 
 
 def spread_between(before: Run, after: Run) -> RunSpread:
-    """By how much two runs differ of themselves: as earlier runs on this hardware did, without these two."""
+    """The run-to-run variation of earlier runs on this hardware, these two excluded."""
     if before.path.resolve() == after.path.resolve():
         return NO_SPREAD
     with contextlib.suppress(Exception):

@@ -11,12 +11,12 @@ from scalescope.catalog.setting import settings_of
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.expand import expand
 from scalescope.experiment.experiment import Experiment
-from scalescope.experiment.recordings import only_explains
+from scalescope.experiment.explanations import only_explains
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
-from scalescope.studies.commands.planning import NO_MEMORY, remaining_launches
+from scalescope.studies.commands import NO_MEMORY, remaining_launches
 from scalescope.studies.flags import read_flags
-from scalescope.studies.memory.memory import with_one_forecaster
+from scalescope.studies.memory import with_one_forecaster
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.scaling.network import exchanges
 from scalescope.studies.scaling.scale import (
@@ -83,7 +83,7 @@ class RunStudy(Study):
             plan = _with_memory(plan, everything, alone=self.parts == ("memory",))
         if not plan.all_trials:
             names = ",".join(self.parts)
-            raise CannotRun(f"--benchmark {names}: collectives need at least 2 ranks; this run has 1")
+            raise CannotRun(f"--benchmark {names}: collectives require at least 2 ranks; this run has 1")
         return plan
 
     def preface(self, plan: Plan) -> "tuple[Section, ...]":
@@ -115,8 +115,8 @@ class RunStudy(Study):
         from scalescope.report.memory.sections import memory_brief
         from scalescope.report.scaling.sections import scaling_sections
         from scalescope.report.training.sections import training_sections
-        from scalescope.studies.presenting import report_of, with_files
         from scalescope.studies.report import PAGE, page_of
+        from scalescope.studies.stored import report_of, with_files
 
         analyzed = AnalyzedRun(run)
         training = scaling_sections(analyzed) if "scaling" in self.parts else training_sections(analyzed)
@@ -126,7 +126,7 @@ class RunStudy(Study):
         return with_files(report, {PAGE: lambda: page_of(run)})
 
     def _next_step(self, analyzed: "AnalyzedRun") -> "ShownCommand | None":
-        from scalescope.report.memory.verdict import next_after_memory
+        from scalescope.report.memory.sections import next_after_memory
         from scalescope.report.scaling.sections import next_after_scaling
         from scalescope.report.training.sections import next_after_training
 

@@ -9,22 +9,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from scalescope.catalog import cards
 from scalescope.catalog.setting import for_device
 from scalescope.errors import ScalescopeError
-from scalescope.experiment.ablations import (
+from scalescope.experiment.expand import defaults_of, expand, resolve_placement
+from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.explanations import (
     NO_COMM,
+    arrivals_of,
     at_per_rank_batch,
     has_ablation,
+    only_explains,
+    records_arrivals,
     single_rank_baseline,
+    step_recordings,
     with_preloaded_input,
     without_communication,
 )
-from scalescope.experiment.expand import defaults_of, expand, resolve_placement
-from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.recordings import arrivals_of, only_explains, records_arrivals
-from scalescope.experiment.step_explanations import step_recordings
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
-from scalescope.studies.commands.planning import (
+from scalescope.studies.commands import (
     NEEDS_WORLD_SIZE,
     check_keep_running,
     has_world_size,
@@ -94,7 +96,7 @@ class ScaleStudy(Study):
     def present(self, run: "Run") -> Report:
         from scalescope.report.analyzed_run import AnalyzedRun
         from scalescope.report.scaling.sections import next_after_scaling, scaling_sections
-        from scalescope.studies.presenting import report_of
+        from scalescope.studies.stored import report_of
 
         analyzed = AnalyzedRun(run)
         return report_of(self, analyzed, scaling_sections(analyzed), next_after_scaling(analyzed))

@@ -27,10 +27,9 @@ from scalescope.secret_variables import with_secrets
 from scalescope.studies.campaign import missing_launches
 from scalescope.studies.execution import write_files
 from scalescope.studies.plan import Launch
-from scalescope.studies.presenting import is_unstable
 from scalescope.studies.slurm.queue import QueueWait, cancel, follow
 from scalescope.studies.slurm.slurm_request import FOLDER, JOB, REQUEST, SCRIPT, SlurmRun, job_id_of
-from scalescope.studies.stored import recorded_host
+from scalescope.studies.stored import is_unstable, recorded_host
 from scalescope.studies.study import Interim, Report
 from scalescope.studies.watcher import CampaignWatcher
 
@@ -105,11 +104,13 @@ def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:
     folder = run.path / FOLDER
     if run.stored_shell_text and not run.prepared.request.trust:
         raise BadInput(
-            f"{folder / JOB} stores shell text ({', '.join(run.stored_shell_text)}) that the job would run: "
+            f"{folder / JOB} stores shell text ({', '.join(run.stored_shell_text)}) that the job would run; "
             "--dry-run shows the script; add --trust to submit it, or give --setup and --slurm-template again"
         )
     if not run.prepared.request.resume and ((run.path / TRIALS).exists() or job_id_of(run.path)):
-        raise BadInput(f"{run.path} already holds a run; --resume continues it, another folder starts anew")
+        raise BadInput(
+            f"{run.path} already contains a run; use --resume to continue it, or give another folder"
+        )
     with_secrets(run.yaml)  # refuses those whose values are not known
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -219,7 +220,7 @@ def _error_of(path: Path, number: str) -> str:
     if end is not None and end.message is not None:
         return f"{end.message} (log: {output})"
     if lines is None:
-        return f"it left no {output}; is this folder visible to the nodes?"
+        return f"it wrote no {output}; is this folder visible to the nodes?"
     return f"{_last_error(lines) or (lines or ['no message'])[-1]} (log: {output})"
 
 

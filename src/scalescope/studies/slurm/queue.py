@@ -78,7 +78,7 @@ class QueueWait:
             return
         left = "was cancelled" if cancel(self._number, watcher) else f"'scancel {self._number}' ends it"
         raise CannotRun(
-            f"job {self._number} is {state} for longer than --queue-timeout {self._limit_s:g} s; {left}; "
+            f"job {self._number} was {state} for longer than --queue-timeout {self._limit_s:g} s; {left}; "
             f"--resume with --output-dir {self._path} submits it again"
         )
 
@@ -146,7 +146,7 @@ def cancel(number: str, watcher: CampaignWatcher) -> bool:
         return False
     deadline = time.monotonic() + _CANCEL_LIMIT_S
     while time.monotonic() < deadline:
-        with contextlib.suppress(slurm.Unanswered):  # asked again: the job was cancelled all the same
+        with contextlib.suppress(slurm.Unanswered):  # asked again: the job was cancelled anyway
             if slurm.state_of(number).is_over:
                 break
         time.sleep(_FIRST_WAIT_S)

@@ -66,7 +66,7 @@ def is_for_slurm(prepared: Prepared, job_flags: Entries, setup: tuple[str, ...],
     given = [*job_flags, *(["setup"] if setup else [])]
     if not chosen and set(given) - {"launcher"}:
         name = next(name for name in given if name != "launcher")
-        raise BadInput(f"--{name.replace('_', '-')} is for jobs; add --launcher slurm")
+        raise BadInput(f"--{name.replace('_', '-')} requires --launcher slurm")
     if chosen and "--nsys" in study.flags():
         raise BadInput("--nsys cannot be used with --launcher slurm; use --launcher local")
     return chosen
@@ -253,19 +253,19 @@ def _check_as_begun(prepared: Prepared, path: Path) -> None:
 def _tasks_per_node(asked: Slurm, experiment: Experiment) -> int:
     if asked.gpus_per_node and asked.tasks_per_node:
         raise BadInput(
-            "--gpus-per-node starts a rank for each GPU; --tasks-per-node is for the CPU: give one"
+            "--gpus-per-node starts one rank per GPU, --tasks-per-node is for the CPU; give only one"
         )
     if "cuda" in experiment.asked("device") and not asked.gpus_per_node:
-        raise BadInput("--device cuda needs --gpus-per-node, or the job gets no GPU")
+        raise BadInput("--device cuda requires --gpus-per-node; without it the job gets no GPU")
     return asked.gpus_per_node or asked.tasks_per_node or 1
 
 
 def _check_ranks(experiment: Experiment, tasks: int) -> None:
     most = max(experiment.asked("world_size", 1))
     if most > tasks > 1:  # a step of one task starts ranks of its own, as on any machine
-        raise BadInput(f"--world-size: {most} ranks do not fit a job of {tasks}; ask for more nodes")
+        raise BadInput(f"--world-size: {most} ranks do not fit in a job of {tasks} tasks; request more nodes")
     if any(experiment.asked("env")) and not experiment.is_command:
-        raise BadInput("--env cannot change the ranks of a job; put 'export NAME=VALUE' into --setup")
+        raise BadInput("--env cannot be used with --launcher slurm; add --setup 'export NAME=VALUE'")
     if any(experiment.asked("link")) or any(experiment.asked("split_gpu")):
         raise BadInput("--link and --split-gpu cannot be used with --launcher slurm; use --launcher local")
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scalescope.analysis.launches import summarise
-from scalescope.analysis.tuning.loss_check import LossCheck, check_losses
+from scalescope.analysis.tuning.losses import LossCheck, check_losses
 from scalescope.catalog.benchmarks.train import warmup_of
-from scalescope.experiment.recordings import records_breakdown
+from scalescope.experiment.explanations import records_breakdown
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result, Stage
 from scalescope.studies.plan import Launch
@@ -24,12 +24,12 @@ def measures_speed(result: Result) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LossLaunches:
-    """Launches of so many counted steps, and what their losses say."""
+    """Launches of a fixed number of steps, and what their losses say."""
 
     steps: int
 
     def trials(self, current: Trial, winner: Trial) -> tuple[Trial, Trial]:
-        """Both with the same steps counted after the same warm-up, so that they see the same samples."""
+        """Both with the same number of steps after the same warm-up: they see the same samples."""
         warmup = max(warmup_of(current.settings), warmup_of(winner.settings))
         length = {
             "epochs": 1,

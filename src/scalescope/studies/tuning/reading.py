@@ -5,17 +5,15 @@ import math
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_contrast, ratio_of_logs
-from scalescope.analysis.tuning.loss_check import LossCheck
-from scalescope.analysis.tuning.losses import LossComparison, loss_of
+from scalescope.analysis.tuning.launches import BASELINE, Combination, SpeedDifference, TunedLaunches
+from scalescope.analysis.tuning.losses import LossCheck, LossComparison, loss_of
 from scalescope.analysis.tuning.search import Conclusion, conclude
-from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, SpeedDifference, TunedLaunches
 from scalescope.analysis.verdicts import FASTER, INCONCLUSIVE, LEAST_EFFECT, NO_DIFFERENCE, SLOWER, Verdict
-from scalescope.experiment.ablations import without_communication
+from scalescope.experiment.explanations import without_communication
 from scalescope.experiment.record import to_yaml
 from scalescope.report.section import ShownCommand
 from scalescope.report.tuning.as_json import tuning_json
-from scalescope.report.tuning.sections import next_after_tuning
-from scalescope.report.tuning.tuning import (
+from scalescope.report.tuning.sections import (
     NOW,
     LeverStatus,
     OtherJob,
@@ -23,14 +21,14 @@ from scalescope.report.tuning.tuning import (
     TriedCombination,
     TriedLever,
     Tuning,
+    next_after_tuning,
 )
 from scalescope.results.files import to_text
 from scalescope.results.result import Result
 from scalescope.results.run import Run
 from scalescope.results.run_folder import TUNED, TUNING
-from scalescope.studies.tuning.levers import Candidate, other_jobs
+from scalescope.studies.tuning.levers import Candidate, other_jobs, script_arguments
 from scalescope.studies.tuning.loss_launches import measures_speed
-from scalescope.studies.tuning.script_arguments import script_arguments
 from scalescope.studies.tuning.search import Search
 
 _INTERVAL = 0.975
@@ -171,7 +169,7 @@ class _TuningReader:
         )
 
     def _only_tried(self, levers: Combination) -> bool:
-        """Whether it never had a start of its own, so that its losses are those of another's training."""
+        """Whether it never started separately; its losses then continue another configuration's training."""
         made = [launch for launch in self._measured.launches if launch.levers == levers]
         return all(launch.is_within for launch in made)
 

@@ -7,35 +7,30 @@ from collections.abc import Iterable, Sequence
 
 from scalescope.analysis.configurations import configurations
 from scalescope.analysis.rounds import cell_of
-from scalescope.analysis.tuning.loss_check import LossCheck
-from scalescope.analysis.tuning.losses import loss_of
-from scalescope.analysis.tuning.search import EXPLORE, NextLaunch, TuningSearch, conclude
-from scalescope.analysis.tuning.step_model import StepModel, StepParts
-from scalescope.analysis.tuning.tuned_launches import (
+from scalescope.analysis.tuning.launches import (
     BASELINE,
     Combination,
     TunedLaunch,
     TunedLaunches,
     usual_deviation,
 )
+from scalescope.analysis.tuning.losses import LossCheck, loss_of
+from scalescope.analysis.tuning.search import EXPLORE, NextLaunch, TuningSearch, conclude
+from scalescope.analysis.tuning.step_model import StepModel, StepParts
 from scalescope.analysis.verdicts import LEAST_EFFECT
-from scalescope.experiment.ablations import without_communication
 from scalescope.experiment.experiment import Experiment
+from scalescope.experiment.explanations import Phase, breakdown_of, records_breakdown, without_communication
 from scalescope.experiment.machine import Machine
 from scalescope.experiment.observed import without_observations
-from scalescope.experiment.phases import Phase
-from scalescope.experiment.recordings import breakdown_of, records_breakdown
 from scalescope.experiment.trial import Trial
 from scalescope.report.tuning.sections import CURRENT
-from scalescope.results.ranks.attach_job import BESIDE, PHASE_TIME, PHASES_TIME
+from scalescope.results.ranks import BESIDE, PHASE_TIME, PHASES_TIME
 from scalescope.results.result import Result, Stage
 from scalescope.results.run import Run
 from scalescope.studies.plan import Launch
 from scalescope.studies.study import Interim, InterimRow
-from scalescope.studies.tuning.already import already_in_script
-from scalescope.studies.tuning.combinations import Combinations
-from scalescope.studies.tuning.facts import absent_needs, parts_of_trial
-from scalescope.studies.tuning.levers import Levers, other_jobs
+from scalescope.studies.tuning.facts import absent_needs, already_in_script, parts_of_trial
+from scalescope.studies.tuning.levers import Combinations, Levers, other_jobs
 from scalescope.studies.tuning.loss_launches import LossLaunches, measures_speed
 
 _FACTS = Stage("facts")

@@ -11,14 +11,14 @@ from scalescope.experiment.experiment import Experiment
 from scalescope.experiment.machine import Machine
 from scalescope.report.section import Section, ShownCommand
 from scalescope.results.result import Result
-from scalescope.studies.commands.planning import check_keep_running
+from scalescope.studies.commands import check_keep_running
 from scalescope.studies.flags import read_flags
 from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.study import Host, Interim, Report, Study
 from scalescope.studies.tuning.levers import KEEP_NUMERICS, Levers, find_levers
 
 if TYPE_CHECKING:
-    from scalescope.report.tuning.tuning import Tuning
+    from scalescope.report.tuning.sections import Tuning
     from scalescope.results.run import Run
 
 _SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 0.3, 3.0
@@ -96,7 +96,7 @@ class TuneStudy(Study):
         levers = for_ranks_of(host, levers) if host.ranks is not None or not host.repeatable else levers
         if not levers.candidates:
             why = "; ".join(f"{lever.text}: {lever.reason}" for lever in levers.inapplicable)
-            raise BadInput(f"--levers: nothing is left to try here; {why}")
+            raise BadInput(f"--levers: no lever can be tried here; {why}")
         trials = (levers.baseline, *(candidate.trial for candidate in levers.candidates))
         expansion = expand(experiment, machine)
         losses = None if self.verify_loss is None else LossLaunches(self.verify_loss)
@@ -134,7 +134,7 @@ class TuneStudy(Study):
 
     def present(self, run: "Run") -> Report:
         from scalescope.report.tuning.sections import tuning_sections, verdict
-        from scalescope.studies.presenting import report_of, with_files
+        from scalescope.studies.stored import report_of, with_files
 
         procedure = self._planned(run)
         tuning = procedure.read(run)
@@ -167,7 +167,7 @@ def _for_host(experiment: Experiment, host: Host) -> Experiment:
 
 
 def window_for(budget_s: float | None) -> float:
-    """How long a launch measures: shorter in a small budget, so that it buys more launches."""
+    """How long a launch measures: shorter in a small budget, which then buys more launches."""
     if budget_s is None:
         return _LONGEST_WINDOW_S
     return min(_LONGEST_WINDOW_S, max(_SHORTEST_WINDOW_S, budget_s / _LAUNCHES_OF_A_BUDGET))
@@ -179,7 +179,7 @@ def _preview(
     """What would be tried and what not; how often each is launched is decided on the way."""
     from scalescope.analysis.durations import estimated_launch_s
     from scalescope.report.machine import format_lines
-    from scalescope.report.tuning.plan import left_out_section, plan_of_tuning
+    from scalescope.report.tuning.sections import left_out_section, plan_of_tuning
 
     ranks = {text: rank for rank, text in enumerate(order)}
     ordered = sorted(levers.candidates, key=lambda candidate: ranks.get(candidate.text, len(ranks)))
@@ -198,5 +198,5 @@ def levers_from(words: Sequence[str]) -> tuple[str, ...]:
     """The names of --levers, as typed with commas."""
     names = tuple(name.strip() for word in words for name in word.split(",") if name.strip())
     if not names:
-        raise BadInput("--levers: name some, or all")
+        raise BadInput("--levers: expected names of levers, or all")
     return names

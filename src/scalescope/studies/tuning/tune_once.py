@@ -17,8 +17,14 @@ from scalescope.errors import ScalescopeError
 from scalescope.experiment.trial import Value
 from scalescope.report.section import ShownCommand
 from scalescope.report.tuning.as_json import tuning_json
-from scalescope.report.tuning.sections import fastest_so_far
-from scalescope.report.tuning.tuning import NOW, OtherJob, TriedCombination, TriedLever, Tuning
+from scalescope.report.tuning.sections import (
+    NOW,
+    OtherJob,
+    TriedCombination,
+    TriedLever,
+    Tuning,
+    fastest_so_far,
+)
 from scalescope.results.files import to_text
 from scalescope.results.run import Run
 from scalescope.results.run_commands import command_on, flags_of
@@ -27,7 +33,7 @@ from scalescope.studies.plan import Launch, Plan
 from scalescope.studies.study import Host, Interim
 from scalescope.studies.tuning.levers import Candidate, Inapplicable, Levers, other_jobs, settings_of_trial
 
-_NOTE = "Under torchrun or srun every lever is launched once, so there is no interval and no verdict."
+_NOTE = "Under torchrun or srun each lever is launched once, so there are no intervals and no verdicts."
 _KEEP_CORES = "threads of ranks that run already keep their cores; tune without torchrun or srun tries it"
 
 
@@ -77,7 +83,7 @@ class SingleLaunches:
         return ()
 
     def interim(self, run: Run) -> Interim | None:
-        """One launch each is no answer before all of them."""
+        """One launch each is not an answer until all are done."""
         return None
 
     def files(self, run: Run) -> dict[str, str]:
@@ -180,7 +186,7 @@ class SingleLaunches:
         if setting.kind == "bool":
             (flag,) = flags_of({candidate.name: candidate.value})
             argv = command_on(run.path, "train", job)
-            return ShownCommand(label=f"as jobs, once as it is and once with {flag}", argv=argv)
+            return ShownCommand(label=f"as jobs, once unchanged and once with {flag}", argv=argv)
         argv = command_on(run.path, "train", {candidate.name: (now, candidate.value), **job})
         return ShownCommand(label="as jobs, with and without it", argv=argv)
 

@@ -1,18 +1,17 @@
 """The communication benchmark: every collective at every size, checked, and timed one by one."""
 
-import importlib
 import statistics
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 
-from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES, LEAST_PAIR_ITERATIONS, NCCL_LOG, Comm
+from scalescope.catalog.collectives import collective_named
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.heartbeat import Phase, RankStage
-from scalescope.worker.comm.operation import Operation, Shape
-from scalescope.worker.machine.timing import clock_for
+from scalescope.results.ranks import Phase, RankStage
+from scalescope.worker.collectives import Operation, Shape, prepare
+from scalescope.worker.machine.rates import clock_for
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.node import node_name, rounds_of_pairs
@@ -24,7 +23,7 @@ _LEAST_ITERATIONS = 5
 _LEAST_OF_LONG_ONES = 3  # if a single iteration takes longer than the time for a size
 _LONGEST_ITERATION_S = 6.0  # 64 MiB over 100 Mbit; the launcher waits for twenty of them without progress
 _NCCL_LOG_SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 24, 1 << 26)
-_BEATS = (Phase.BACKWARD, Phase.FORWARD)  # alternating, so that every iteration shows as progress
+_BEATS = (Phase.BACKWARD, Phase.FORWARD)  # alternating: each iteration then shows as progress
 _PAIR_SIZES = {"cpu": (1 << 16, 1 << 22), "cuda": (1 << 16, 1 << 26)}
 
 
@@ -82,7 +81,7 @@ def _log_nccl_choices(run: CommRun) -> None:
 
 def _measure_collective(run: CommRun, name: str) -> None:
     """All sizes of a collective, up to the first that takes too long."""
-    options, card = run.options, cards.card("collectives", name)
+    options, card = run.options, collective_named(name)
     for size in options.sizes() if card.has_data else (0,):
         _begin(run)
         slowest_s = 0.0
@@ -98,7 +97,7 @@ def _measure_size(run: CommRun, name: str, size: int, *, in_place: bool) -> floa
     """Check and time one size; returns the time of an iteration on the slowest rank after the warm-up."""
     options, group, device = run.options, run.group, run.device
     count = size // DTYPE_BYTES[options.dtype]
-    if cards.card("collectives", name).shares_array:
+    if collective_named(name).shares_array:
         count -= count % group.world_size  # equal parts, as in nccl-tests; the key has the size that is left
     shape = Shape(
         rank=group.rank,
@@ -110,7 +109,7 @@ def _measure_size(run: CommRun, name: str, size: int, *, in_place: bool) -> floa
     )
     if size and count == 0:
         return 0.0
-    operation = importlib.import_module(f"scalescope.worker.collectives.{name}").prepare(shape)
+    operation = prepare(name, shape)
     key = f"{name}/{'in' if in_place else 'out'}/{count * DTYPE_BYTES[options.dtype]}"
     operation.reset()
     operation.run()

@@ -10,19 +10,24 @@ import torch
 
 from scalescope.catalog.benchmarks.memory import WARMUP_STEPS, Memory
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.heartbeat import Phase, RankStage
-from scalescope.worker.memory.allocator_trace import BACKWARD, FORWARD
-from scalescope.worker.memory.device_memory import DeviceGauge
+from scalescope.results.ranks import Phase, RankStage
+from scalescope.worker.memory.allocator import BACKWARD, FORWARD
 from scalescope.worker.memory.forecast import ForecastJob, forecast
-from scalescope.worker.memory.resident_memory import DataLimit, ResidentGauge
-from scalescope.worker.memory.tensor_bytes import gradients_of, held_bytes, state_of, tensors_in
+from scalescope.worker.memory.measured import (
+    DataLimit,
+    DeviceGauge,
+    ResidentGauge,
+    gradients_of,
+    held_bytes,
+    state_of,
+    tensors_in,
+)
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
-from scalescope.worker.process.health.out_of_memory import is_out_of_memory
+from scalescope.worker.process.health import is_out_of_memory
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_feed, build_step, build_workload
-from scalescope.worker.training.failures import explained
-from scalescope.worker.training.measurements import Measurements
+from scalescope.worker.training.measurements import Measurements, explained
 from scalescope.worker.training.step import Batch, Batches, Step, Workload, batch_size_of
 
 _SLOWEST_STEP_S = (

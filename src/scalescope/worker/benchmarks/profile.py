@@ -8,7 +8,7 @@ import torch
 
 from scalescope.catalog.benchmarks.profile import Profile
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.heartbeat import RankStage
+from scalescope.results.ranks import RankStage
 from scalescope.results.traces.events import is_communication, is_transfer, read_events
 from scalescope.worker.benchmarks.train import OwnLoop, prepared
 from scalescope.worker.engine.recording import recorded_steps
@@ -68,7 +68,7 @@ def _recorder(options: Profile, device: torch.device) -> AbstractContextManager[
 
 
 def _write(recorder: Any, path: Path, device: torch.device) -> dict[str, int]:
-    """Write the trace and count the events in the file, so that an empty trace is noticed."""
+    """Write the trace and count the events in the file, to detect an empty trace."""
     path.parent.mkdir(parents=True, exist_ok=True)
     recorder.export_chrome_trace(str(path))
     transfers = device_events = 0

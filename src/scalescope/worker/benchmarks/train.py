@@ -15,34 +15,31 @@ from torch import Tensor, nn
 from scalescope import clocks
 from scalescope.catalog.benchmarks.train import AUTO, Train
 from scalescope.errors import BadInput
-from scalescope.experiment.ablations import NO_COMM, has_ablation
+from scalescope.experiment.explanations import NO_COMM, has_ablation
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.attach_job import OWN_START, PHASES_TIME, AttachPhase
+from scalescope.results.ranks import OWN_START, PHASES_TIME, AttachPhase
 from scalescope.results.result import LARGEST_PARAMETERS
-from scalescope.worker.ablations.model_collectives import (
+from scalescope.worker.ablations import (
     count_model_collectives,
     refuse_model_collectives,
 )
-from scalescope.worker.counting.flops import count_flops_per_sample
+from scalescope.worker.counting import count_flops_per_sample
 from scalescope.worker.engine.explaining import Explanations, is_try
 from scalescope.worker.engine.profiling import ProfiledModel, is_compiled, profiled
 from scalescope.worker.engine.recording import is_recorded
 from scalescope.worker.engine.steps import Engine, Steps, driven, steps_in_window
 from scalescope.worker.levers.precision import other_tf32
-from scalescope.worker.machine.calibration import BareProduct
+from scalescope.worker.machine.rates import BareProduct
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
-from scalescope.worker.rank_profile.marks import trained_parameters
-from scalescope.worker.training.activity.garbage import GarbageWatch
-from scalescope.worker.training.activity.watch import store_activity
+from scalescope.worker.rank_profile import trained_parameters
+from scalescope.worker.training.activity import GarbageWatch, store_activity
 from scalescope.worker.training.assembly import bare_step, build_feed, build_workload, with_levers
-from scalescope.worker.training.checksum import parameter_checksum
+from scalescope.worker.training.ddp_logging import largest_parameters
 from scalescope.worker.training.evaluation import Evaluation
-from scalescope.worker.training.failures import explained
 from scalescope.worker.training.feeding import Feed, PeekableBatches
-from scalescope.worker.training.largest_parameters import largest_parameters
-from scalescope.worker.training.measurements import Measurements, Store
+from scalescope.worker.training.measurements import Measurements, Store, explained, parameter_checksum
 from scalescope.worker.training.ranges import RangeOf, parts_inside, step_marks, with_input_range, with_ranges
 from scalescope.worker.training.stand_in import stand_in_for
 from scalescope.worker.training.step import Step, StepMaker, StepWindow, Workload
@@ -205,7 +202,7 @@ class StepSchedule:
         return None if self.epoch_steps is None else self.epochs * self.epoch_steps
 
     def parts_of(self, step: int) -> int:
-        """Batches of a step; the last step of an epoch takes the rest, so that steps do not span epochs."""
+        """Batches of a step; the last step of an epoch takes the rest: steps do not span epochs."""
         if self.epoch_batches is None or self.epoch_steps is None:
             return self.accumulation_steps
         used = step % self.epoch_steps * self.accumulation_steps
@@ -350,7 +347,7 @@ class OwnLoop:
         if is_recorded(trial):
             return None
         if not is_try(trial):
-            return "ranks of scalescope's own loop get a start of their own"
+            return "ranks of scalescope's own loop get a separate start"
         if self.steps.step.is_whole or self.trial.options(Train).stand_in:
             return "the parts of this step cannot be told apart"
         if self._waits_for_input():
@@ -381,7 +378,7 @@ class OwnLoop:
                 self.steps.step = step
 
     def profiled_model(self) -> ProfiledModel:
-        """A user's own step may wait for the GPU, so that the host is never ahead of it."""
+        """A user's own step may wait for the GPU; the host is then never ahead of it."""
         step = self.steps.step
         marks_units = not (self.trial.is_compiled or step.is_whole or is_compiled(step.module))
         return ProfiledModel(
@@ -416,7 +413,7 @@ class OwnRanks:
         self.group.barrier()
 
     def arrive(self, name: str) -> None:
-        """Nobody waits at a meeting that is no barrier."""
+        """Nobody waits at a meeting that is not a barrier."""
 
 
 def _epoch_times(step_times_s: list[float], epoch_steps: int) -> list[float]:

@@ -5,9 +5,7 @@ from pathlib import Path
 
 from scalescope.catalog.data.ag_news import AgNews, find_files
 from scalescope.errors import BadInput
-from scalescope.worker.text.corpus import Corpus, Row, corpus_of
-from scalescope.worker.text.hub import load_from_hub
-from scalescope.worker.text.rows import csv_rows
+from scalescope.worker.text import Corpus, Row, corpus_of, csv_rows, load_from_hub
 
 
 def load(options: AgNews) -> Corpus:

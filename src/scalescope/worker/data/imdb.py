@@ -5,9 +5,7 @@ from pathlib import Path
 
 from scalescope.catalog.data.imdb import Imdb, find_files
 from scalescope.errors import BadInput
-from scalescope.worker.text.corpus import Corpus, Row, corpus_of
-from scalescope.worker.text.hub import load_from_hub
-from scalescope.worker.text.rows import csv_rows, text_files
+from scalescope.worker.text import Corpus, Row, corpus_of, csv_rows, load_from_hub, text_files
 
 _HEADER = ["review", "sentiment"]
 _LABELS = {"negative": 0, "positive": 1}

@@ -15,16 +15,15 @@ from typing import Protocol
 
 from scalescope import clocks
 from scalescope.errors import BadInput
-from scalescope.experiment.ablations import NO_COMM, PRELOADED, has_ablation
+from scalescope.experiment.explanations import NO_COMM, PRELOADED, has_ablation
 from scalescope.experiment.trial import ABLATIONS, Trial
-from scalescope.results.ranks.attach_job import BESIDE, PHASE_TIME, AttachPhase
-from scalescope.results.ranks.heartbeat import RankStage
+from scalescope.results.ranks import BESIDE, PHASE_TIME, AttachPhase, RankStage
 from scalescope.results.result import WINDOW
 from scalescope.worker.engine.recording import Recording, is_recorded
 from scalescope.worker.engine.steps import Engine, Steps, steps_in_window
 from scalescope.worker.process.rank import describe_error
 from scalescope.worker.trace.recorder import LONGEST_PAUSE_S
-from scalescope.worker.training.activity.compilation import CompilationWatch
+from scalescope.worker.training.activity import CompilationWatch
 from scalescope.worker.training.measurements import Measurements
 
 PRELOADED_BATCHES = 8  # that are kept, and repeated
@@ -72,12 +71,12 @@ class ExplainedRanks(Protocol):
         """Be at a meeting without waiting for others."""
 
 
-Store = Callable[[int, Measurements, int], None]  # of a phase by its number, after so many steps
+Store = Callable[[int, Measurements, int], None]  # of a phase by its number, after this many steps
 
 
 @dataclass(kw_only=True)
 class Explanations:
-    """The phases that follow on a window, each of which takes its steps on all ranks."""
+    """The phases that follow a window; each runs its steps on all ranks."""
 
     engine: Engine
     loop: ExplainedLoop
@@ -182,9 +181,9 @@ class Explanations:
         measured = Measurements(samples={"warmup_step_time_s": settling_s, "step_time_s": tried_s})
         measured.counters = compilation.counters()
         if measured.counters.get("compile/compilations_inside"):
-            raise BadInput("it was compiled again while it was timed")
+            raise BadInput("it was recompiled while it was timed")
         if sum(blocks[-1]) > _SLOWING * sum(blocks[0]):
-            raise BadInput("its steps became slower, as where they use up batches that were prepared before")
+            raise BadInput("its steps became slower, as if they first used up prefetched batches")
         measured.counters |= dict(zip(WINDOW, (first, clocks.monotonic()), strict=True))
         measured.counters[BESIDE] = statistics.fmean(beside_s)
         return measured

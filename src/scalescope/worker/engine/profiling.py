@@ -13,11 +13,17 @@ from scalescope.experiment.trial import Trial
 from scalescope.results.result import AT_GPU_PACE
 from scalescope.worker.engine.steps import Engine, Steps
 from scalescope.worker.process.rank import describe_error
-from scalescope.worker.rank_profile.marks import StepMarks, marked_gradients
-from scalescope.worker.rank_profile.moments import moments_of
-from scalescope.worker.rank_profile.stored_profile import FAILED, StoredProfile, stored_profile
-from scalescope.worker.rank_profile.timed_steps import timed_step, typical_step
-from scalescope.worker.rank_profile.units import UnitMarks
+from scalescope.worker.rank_profile import (
+    FAILED,
+    StepMarks,
+    StoredProfile,
+    UnitMarks,
+    marked_gradients,
+    moments_of,
+    stored_profile,
+    timed_step,
+    typical_step,
+)
 from scalescope.worker.training.ranges import RangeOf
 
 WARMUPS = 1  # the first step with hooks
@@ -34,7 +40,7 @@ class ProfiledModel:
     parameters: Sequence[torch.Tensor]
     units_of: nn.Module | None = None  # whose units can be marked
     micro_batches: int | None = None  # where they are known
-    may_wait_for_gpu: bool = False  # so that the host is never ahead of it
+    may_wait_for_gpu: bool = False  # the host is then never ahead of it
     inside: Callable[[RangeOf], AbstractContextManager[None]] | None = None  # ranges of parts inside a step
     counters: dict[str, float | int | str | None] = field(default_factory=dict)
 

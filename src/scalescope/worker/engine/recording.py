@@ -15,17 +15,28 @@ import torch
 from scalescope.catalog.benchmarks.breakdown import WATCHED_STEPS
 from scalescope.catalog.benchmarks.train import warmup_of
 from scalescope.errors import BadInput
-from scalescope.experiment.recordings import records_arrivals, records_breakdown
+from scalescope.experiment.explanations import records_arrivals, records_breakdown
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.heartbeat import RankStage
+from scalescope.results.ranks import RankStage
 from scalescope.results.traces.step_trace import read_steps
 from scalescope.worker.engine.steps import Engine, Steps, typical_step_s
-from scalescope.worker.machine.calibration import product_rates
-from scalescope.worker.trace.line_times import timed_lines
-from scalescope.worker.trace.parts import step_counts, store_parts, store_waits
-from scalescope.worker.trace.recorder import LONGEST_PAUSE_S, recorded_events, torch_profiler
-from scalescope.worker.trace.synchronizations import Synchronizations, located_synchronizations
-from scalescope.worker.trace.waiting import recorded_count, store_arrivals
+from scalescope.worker.machine.rates import product_rates
+from scalescope.worker.trace.host_lines import (
+    Synchronizations,
+    located_synchronizations,
+    recorded_count,
+    store_arrivals,
+    timed_lines,
+)
+from scalescope.worker.trace.padded_products import store_padded_products
+from scalescope.worker.trace.recorder import (
+    LONGEST_PAUSE_S,
+    recorded_events,
+    step_counts,
+    store_parts,
+    store_waits,
+    torch_profiler,
+)
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.ranges import ranges_on
 
@@ -43,9 +54,11 @@ def warmup_steps(trial: Trial, device: torch.device) -> int:
 def check_recording(trial: Trial, device: torch.device) -> None:
     """Refuse to look for parts of a GPU step where there is no GPU, and two profilers at once."""
     if records_breakdown(trial) and device.type != "cuda":
-        raise BadInput("breakdown requires a CUDA GPU; on the CPU the timed launch has the parts of a step")
+        raise BadInput(
+            "breakdown requires a CUDA GPU; on the CPU the timed launch already measures the parts of a step"
+        )
     if torch.autograd._profiler_enabled():
-        raise BadInput("torch's profiler is in use already, so steps cannot be recorded")
+        raise BadInput("torch's profiler is already in use, so steps cannot be recorded")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +113,7 @@ class Recording:
         waits.times_s = times_s
         with contextlib.suppress(torch.cuda.OutOfMemoryError):  # the training may have taken all there is
             measurements.counters |= self.rates(engine.device)
+            store_padded_products(measurements, trace.products, engine.device)
         store_parts(measurements, trace, plain_step_s)
         store_waits(measurements, trace, waits)
         return measurements

@@ -16,14 +16,12 @@ import torch
 from scalescope import clocks
 from scalescope.catalog.benchmarks.train import Train, warmup_of
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.heartbeat import RankStage
+from scalescope.results.ranks import RankStage
 from scalescope.results.result import WINDOW
-from scalescope.worker.machine.gpu_state import sm_clock_hz, temperature_c
-from scalescope.worker.machine.timing import Clock, clock_for
+from scalescope.worker.machine.capabilities import sm_clock_hz, temperature_c
+from scalescope.worker.machine.rates import Clock, clock_for
 from scalescope.worker.process.position import Position
-from scalescope.worker.training.activity.allocator import AllocatorWatch
-from scalescope.worker.training.activity.compilation import CompilationWatch
-from scalescope.worker.training.activity.garbage import GarbageWatch
+from scalescope.worker.training.activity import AllocatorWatch, CompilationWatch, GarbageWatch
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.ranges import RangeOf
 
@@ -36,8 +34,8 @@ _MOST_EXTRA_STEPS = 10_000
 _STEPS_AFTER_PAUSE = 2  # they use up what loaders prefetch while a sensor is read
 _WINDOW_S = 1.5  # where none was asked for
 _PUBLISH_S = 0.05  # of steps between two signs of life in the window
-_POLL_S = 0.0005  # shorter than a step, so that polling does not delay the end of the window
-_CHUNK_S = 5.0  # of soaking, between two looks at the clocks
+_POLL_S = 0.0005  # shorter than a step: polling must not delay the end of the window
+_CHUNK_S = 5.0  # of soaking, between two readings of the clocks
 _LEAST_CHUNKS = 6
 _LEAST_CHUNK_STEPS = 5
 _FLAT = 0.005  # relative change of step times and clocks
@@ -76,7 +74,7 @@ class Loop(Protocol):
         """Drop what was kept of the steps so far: they are too many."""
 
     def windows(self, step_s: float, made: int) -> list[int]:
-        """The lengths of the timed windows, in steps, after so many steps of the warm-up."""
+        """The lengths of the timed windows, in steps, after this many warm-up steps."""
         ...
 
     def begin_window(self) -> None:

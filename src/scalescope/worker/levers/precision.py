@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from scalescope.catalog.levers.precision import Precision
-from scalescope.worker.machine.emulation import expect_emulation
-from scalescope.worker.machine.matmul import DTYPES
+from scalescope.worker.machine.rates import DTYPES, expect_emulation
 from scalescope.worker.training.own_step import own_models
 from scalescope.worker.training.step import Batch, Step, Workload
 
@@ -37,14 +36,15 @@ def apply(step: Step, options: Precision, device: torch.device) -> Step:
 
 
 def set_tf32(is_on: bool) -> None:
-    """Allow tf32 for products and convolutions in fp32, or not; PyTorch allows it for convolutions."""
+    """Allow tf32 for products and convolutions in fp32, or restore PyTorch's default, which allows it for
+    convolutions: what is measured first is what an unchanged script does."""
     torch.set_float32_matmul_precision("high" if is_on else "highest")
-    torch.backends.cudnn.allow_tf32 = is_on
+    torch.backends.cudnn.allow_tf32 = True
 
 
 @contextlib.contextmanager
 def other_tf32(is_on: bool | None) -> Iterator[None]:
-    """Inside, tf32 is allowed or not; None leaves it as it is."""
+    """Inside, tf32 is allowed or not; None does not change it."""
     products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     if is_on is not None:
         set_tf32(is_on)

@@ -1,12 +1,64 @@
-"""Capabilities: the number formats that the processor and the GPUs support, reported and measured."""
+"""What torch, its libraries and the GPU of this machine can do."""
 
+import gc
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import torch
+from torch import nn
 
 from scalescope.errors import BadInput
 from scalescope.experiment.machine import Precisions, PrecisionSupport
+
+# ---- Makes the libraries below torch allocate what they need on first use, before anything is measured
+
+
+_WIDTH = 256  # wide enough for all threads of a CPU
+
+
+def use_libraries(device: torch.device) -> None:
+    """Run a small layer forward and backward: cuBLAS allocates workspaces, CPU threads get their stacks.
+
+    On a GPU, backward runs on a separate thread with a separate workspace.
+    """
+    layer = nn.Linear(_WIDTH, _WIDTH, device=device)
+    square = torch.ones(_WIDTH, _WIDTH, device=device)
+    layer(square @ square).sum().backward()  # a layer with bias and a bare product use different libraries
+    torch.optim.SGD(layer.parameters(), lr=0.1).step()
+    del layer, square
+    gc.collect()
+
+
+# ---- What a GPU's sensors show; torch reads them where NVML's Python package is installed
+
+
+_HZ_PER_MHZ = 1e6
+
+
+def sm_clock_hz(device: torch.device) -> float | None:
+    """The clock of the multiprocessors in the last sample period; None where it cannot be read."""
+    clock_mhz = _read(device, torch.cuda.clock_rate)
+    return None if clock_mhz is None else clock_mhz * _HZ_PER_MHZ
+
+
+def temperature_c(device: torch.device) -> float | None:
+    """The temperature in degrees Celsius; None where it cannot be read."""
+    return _read(device, torch.cuda.temperature)
+
+
+def _read(device: torch.device, sensor: Callable[[torch.device], int]) -> float | None:
+    if device.type != "cuda":
+        return None
+    try:
+        return float(sensor(device))
+    except Exception:  # no package, no permission, a share of a GPU: NVML's errors are of its own types
+        return None
+
+
+# ---- Capabilities: the number formats that the processor and the GPUs support, reported and measured
+
 
 WITHOUT = "SCALESCOPE_PROBE_WITHOUT"  # for tests: formats to treat as not native, separated by commas
 _FORMATS = ("tf32", "bf16", "fp16", "fp8")
@@ -81,7 +133,7 @@ def core_flops_per_s() -> float | None:
     """The rate of a matrix product in fp32 on one core, now: the best of a few; None if torch fails at it."""
     import torch
 
-    from scalescope.worker.machine.matmul import choose_size, one_thread, product_times_s
+    from scalescope.worker.machine.rates import choose_size, one_thread, product_times_s
 
     def best_of(size: int, tries: int) -> float:
         return min(product_times_s(torch.device("cpu"), torch.float32, size, tries))
@@ -98,7 +150,7 @@ def _slowdown(precision: str) -> float | None:
     """Time of a matrix product divided by the time in fp32; None if torch has no such product."""
     import torch
 
-    from scalescope.worker.machine.matmul import DTYPES, choose_size, one_thread, product_times_s
+    from scalescope.worker.machine.rates import DTYPES, choose_size, one_thread, product_times_s
 
     def best_of(size: int, tries: int, dtype: torch.dtype = DTYPES[precision]) -> float:
         return min(product_times_s(torch.device("cpu"), dtype, size, tries))

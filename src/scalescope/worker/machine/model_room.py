@@ -21,10 +21,10 @@ from scalescope import clocks
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.parent_death import die_with_parent
-from scalescope.results.ranks.rank_job import ROOM_VARIABLE
+from scalescope.results.ranks import ROOM_VARIABLE
 
 _LARGE_SHARE = 16  # a model is looked at as a whole once it takes this part of the room
-_LONGEST_LOOK_S = 20.0  # without an answer the model is built as it is
+_LONGEST_LOOK_S = 20.0  # without an answer the model is built anyway
 
 
 class ModelTooLarge(Exception):

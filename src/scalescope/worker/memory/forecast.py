@@ -19,9 +19,9 @@ from torch import Tensor
 
 from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
-from scalescope.worker.counting.fake_copy import empty_like, fake_copy
-from scalescope.worker.memory.blocks import blocks_of, checkpoint_blocks, gathered_bytes
-from scalescope.worker.memory.tensor_bytes import state_of, tensors_in
+from scalescope.worker.counting import empty_like, fake_copy
+from scalescope.worker.memory.allocator import blocks_of, checkpoint_blocks, gathered_bytes
+from scalescope.worker.memory.measured import state_of, tensors_in
 from scalescope.worker.training.assembly import build_step
 from scalescope.worker.training.step import Batch, Step, Workload, batch_size_of
 
@@ -125,7 +125,7 @@ def _track(
     from torch.distributed._tools.mem_tracker import MemTracker
 
     if job.workload.own_step is not None:  # it may change what it refers to, such as a learning rate
-        raise BadInput("the workload has a step of its own, which cannot run without data")
+        raise BadInput("the workload defines its own step, which cannot run without data")
     device, batches = job.device, job.batches
     mode, workload = fake_copy(job.workload)
     model = workload.model

@@ -19,12 +19,10 @@ from scalescope.catalog.measuring import INIT_TIMEOUT_S
 from scalescope.cores import cores_near, own_cores, share_near, share_of
 from scalescope.errors import BadInput, ScalescopeError, TimedOut
 from scalescope.parent_death import die_with_parent
-from scalescope.results.ranks.rank_job import INIT_TIMEOUT_VARIABLE, RankJob
-from scalescope.results.ranks.secondary_errors import is_secondary_error
-from scalescope.worker.process.health.stall_watch import StallWatch, answer_key, stall_key
+from scalescope.results.ranks import INIT_TIMEOUT_VARIABLE, RankJob, is_secondary_error
+from scalescope.worker.process.health import StallWatch, answer_key, stall_key
 from scalescope.worker.process.main import ignore_preemption_warning
-from scalescope.worker.process.node import node_name
-from scalescope.worker.process.node_evidence import NodeEvidence
+from scalescope.worker.process.node import NodeEvidence, node_name
 from scalescope.worker.process.position import Position
 from scalescope.worker.process.rendezvous import Rendezvous
 
@@ -262,7 +260,7 @@ def _gather(request: dict[str, Any], rendezvous: Rendezvous, number: int) -> lis
 def _remaining_limit_s(request: dict[str, Any], answer: dict[str, Any]) -> float:
     """How long to wait for the other ranks after this answer.
 
-    If a rank failed by itself, the others wait for it in a collective until the group's timeout.
+    If a single rank failed, the others wait for it in a collective until the group's timeout.
     """
     if "probe" in request:
         return _PROBE_LIMIT_S

@@ -20,7 +20,7 @@ class Group:
     store: Store | None = None
 
     def barrier(self) -> None:
-        """Wait for all ranks, so that their windows start together."""
+        """Wait for all ranks: their windows then start together."""
         if self.joined:
             dist.barrier()
 

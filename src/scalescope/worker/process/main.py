@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from scalescope.parent_death import die_with_parent
-from scalescope.results.ranks.rank_job import RankJob
+from scalescope.results.ranks import RankJob
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def ignore_preemption_warning() -> None:
 
 
 def enable_stack_dumps() -> None:
-    """SIGUSR2 writes all stacks to the log, so that the launcher can show where a rank hangs."""
+    """SIGUSR2 writes all stacks to the log; the launcher then shows where a rank hangs."""
     import faulthandler
     import signal
 

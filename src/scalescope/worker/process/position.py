@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from scalescope.results.ranks.heartbeat import Beat, Heartbeats, Phase, RankStage
+from scalescope.results.ranks import Beat, Heartbeats, Phase, RankStage
 
 
 class Position:

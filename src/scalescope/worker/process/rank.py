@@ -14,12 +14,10 @@ from scalescope.errors import BadInput
 from scalescope.experiment.trial import Trial
 from scalescope.results.files import write_atomically
 from scalescope.results.printable import printable
-from scalescope.results.ranks.attach_job import OWN_START
-from scalescope.results.ranks.heartbeat import RankStage
-from scalescope.results.ranks.rank_job import RankJob
+from scalescope.results.ranks import OWN_START, RankJob, RankStage
 from scalescope.results.traces.events import trace_name
 from scalescope.worker.process.faults import fault_of
-from scalescope.worker.process.health.out_of_memory import is_out_of_memory
+from scalescope.worker.process.health import is_out_of_memory
 from scalescope.worker.process.position import Position
 from scalescope.worker.process.temporary_files import use_directory
 
@@ -95,7 +93,7 @@ def perform(job: RankJob, store: Any, position: Position, record: dict[str, Any]
     position.enter(RankStage.JOINING)
     group = _joined_group(job, trial, store, device)
     if group.joined and job.heartbeat_file and _may_call_collectives(trial):
-        from scalescope.worker.process.health.collectives_called import record_collectives
+        from scalescope.worker.process.health import record_collectives
 
         record_collectives(Path(job.heartbeat_file).parent, job.rank)
     write()
@@ -170,7 +168,7 @@ def _joined_group(job: RankJob, trial: Trial, store: Any, device: "torch.device"
 
 
 def _may_call_collectives(trial: Trial) -> bool:
-    """Whether a workload of one's own may; inside a compiled model they must stay as torch knows them."""
+    """Whether user code may call collectives; in a compiled model they must stay as torch knows them."""
     is_own = trial.has_setting("workload") and trial.workload_card.brings_data
     return bool(is_own) and trial.settings.get("compile", "none") == "none"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from scalescope import clocks
 from scalescope.errors import CannotRun, TimedOut
-from scalescope.results.ranks.rank_job import STORE_ADDRESS_VARIABLE, STORE_FILE_VARIABLE
+from scalescope.results.ranks import STORE_ADDRESS_VARIABLE, STORE_FILE_VARIABLE
 
 _STORE_LIMIT = datetime.timedelta(minutes=5)  # for what ranks of one trial read from each other
 _LONGEST_SLEEP_S = 0.25
@@ -33,7 +33,7 @@ class Rendezvous:
         else:
             import torch.distributed as dist
 
-            # A store that knows the number of ranks removes the file once so many objects are gone.
+            # A store that knows the number of ranks removes the file once that many objects are gone.
             self.store = dist.FileStore(path, -1 if of_watch else self.world_size)
 
     @property
@@ -75,7 +75,7 @@ class Rendezvous:
                 return
             except OSError as error:
                 if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:
-                    raise CannotRun(f"MASTER_ADDR {host}: there is no host of that name") from None
+                    raise CannotRun(f"MASTER_ADDR {host}: no such host") from None
                 if clocks.monotonic() > self._deadline:
                     raise TimedOut(
                         f"rank 0 did not listen at {host}:{port} within {self._limit_s:g} s "

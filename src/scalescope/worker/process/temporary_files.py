@@ -1,4 +1,4 @@
-"""Where multiprocessing keeps its sockets: ranks end without cleaning up, so that the launcher must."""
+"""Where multiprocessing keeps its sockets: ranks end without cleaning up, so the launcher must."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Zygote: a process that has torch imported and forks ranks, so that a launch costs no import.
+"""Zygote: a process that has imported torch and forks ranks, which saves the import per launch.
 
 It never uses CUDA or threads, because its forked children could not use them then. It reads one JSON
 request per line from standard input and answers on the pipe that was standard output:
@@ -14,7 +14,7 @@ import signal
 from typing import Any
 
 from scalescope.parent_death import die_with_parent
-from scalescope.results.ranks.rank_job import RankJob
+from scalescope.results.ranks import RankJob
 from scalescope.worker.process.main import enable_stack_dumps, ignore_preemption_warning, leave_process
 
 

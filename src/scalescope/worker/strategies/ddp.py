@@ -16,10 +16,10 @@ from torch.distributed import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from scalescope.catalog.strategies.ddp import Ddp
-from scalescope.worker.ablations.local_gradients import LocalGradients
-from scalescope.worker.machine.matmul import DTYPES
+from scalescope.worker.ablations import LocalGradients
+from scalescope.worker.machine.rates import DTYPES
 from scalescope.worker.training.ddp_logging import DdpWatch, bucket_samples
-from scalescope.worker.training.failures import unused_parameters
+from scalescope.worker.training.measurements import unused_parameters
 from scalescope.worker.training.own_step import own_models, own_optimizers, whole_step
 from scalescope.worker.training.step import Batch, OptimizerFactory, Step, Workload, plain_step
 

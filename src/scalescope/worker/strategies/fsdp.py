@@ -11,9 +11,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from scalescope.catalog.strategies.fsdp import Fsdp
-from scalescope.worker.ablations.local_shards import keep_shards_local
-from scalescope.worker.machine.emulation import expect_emulation
-from scalescope.worker.rank_profile.units import units_of
+from scalescope.worker.ablations import keep_shards_local
+from scalescope.worker.machine.rates import expect_emulation
+from scalescope.worker.rank_profile import units_of
 from scalescope.worker.training.own_step import own_models, own_optimizers, whole_step
 from scalescope.worker.training.step import OptimizerFactory, Step, Workload, plain_step
 
@@ -60,7 +60,7 @@ def wrap_own_step(
     without_communication: bool,
     make_optimizer: OptimizerFactory,
 ) -> Step:
-    """The user's own step with every model sharded by itself."""
+    """The user's own step with each model sharded separately."""
     models = own_models(workload)
     for model in models:
         if next(model.parameters(), None) is not None:

@@ -37,7 +37,7 @@ def wrap(
     stages = split(blocks, costs_of(blocks, _sample_inputs(workload.data, device)), ranks)
     for number, stage in enumerate(stages):
         if number != rank:
-            stage.to("meta")  # frees the stages of other ranks, so that memory is that of a pipeline
+            stage.to("meta")  # frees the stages of other ranks, as in a real pipeline
     runner = _StageRunner(stages[rank], workload.loss, options, device)
     optimizer = make_optimizer(stages[rank].parameters())
 
@@ -65,7 +65,7 @@ class _StageRunner:
     def forward(self, batch: Batch) -> Tensor:
         """Train on a batch; the returned tensor holds the mean loss after `finish`.
 
-        The broadcast overlaps with the optimizer, so that all ranks get the loss without waiting for it.
+        The broadcast overlaps with the optimizer: all ranks get the loss without waiting for it.
         """
         two = isinstance(batch, tuple) and len(batch) == 2
         if not two or not all(isinstance(part, Tensor) for part in batch):
@@ -149,7 +149,7 @@ def costs_of(blocks: Sequence[nn.Module], inputs: Tensor | None) -> list[int]:
 
 
 def split(blocks: Sequence[nn.Module], costs: Sequence[int], count: int) -> list[nn.Sequential]:
-    """Split the blocks into `count` stages so that the most expensive stage is as cheap as possible."""
+    """Split the blocks into `count` stages; the most expensive stage is as cheap as possible."""
     # An optimizer needs parameters: blocks without any join the block before them, or the first one after.
     starts = [number for number, block in enumerate(blocks) if any(True for _ in block.parameters())]
     if len(starts) < count:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from scalescope.catalog.strategies.zero1 import Zero1
-from scalescope.worker.ablations.local_update import keep_update_local
+from scalescope.worker.ablations import keep_update_local
 from scalescope.worker.strategies.ddp import (
     add_comm_hook,
     own_step_of_models,
@@ -47,7 +47,7 @@ def wrap_own_step(
     without_communication: bool,
     make_optimizer: OptimizerFactory,
 ) -> Step:
-    """The user's own step with models inside DDP and every optimizer sharded by itself."""
+    """The user's own step with models inside DDP and each optimizer sharded separately."""
     wrapped, silent = wrapped_models(workload, options, device, without_communication)
     optimizers = []
     for whole in own_optimizers(workload, make_optimizer):

@@ -15,7 +15,7 @@ from scalescope.catalog.levers.copying import Copying
 from scalescope.catalog.levers.input import Input
 from scalescope.catalog.training import Training
 from scalescope.errors import BadInput
-from scalescope.experiment.ablations import NO_COMM, NO_OPTIMIZER, PRELOADED, has_ablation
+from scalescope.experiment.explanations import NO_COMM, NO_OPTIMIZER, PRELOADED, has_ablation
 from scalescope.experiment.trial import Trial
 from scalescope.worker.machine.model_room import check_model, room_of
 from scalescope.worker.process.group import Group

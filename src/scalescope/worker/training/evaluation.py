@@ -8,7 +8,7 @@ from torch.utils.data import Subset
 
 from scalescope import clocks
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.heartbeat import Phase
+from scalescope.results.ranks import Phase
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.feeding import fetch, to_device
@@ -52,7 +52,7 @@ class Evaluation:
         passes = math.ceil(math.ceil(len(samples) / ranks) / self._batch_size)
         correct = counted = 0.0
         for number in range(passes):
-            position.mark(Phase(number % 2))  # alternating, so that a long evaluation shows as progress
+            position.mark(Phase(number % 2))  # alternating: a long evaluation then shows as progress
             chosen = numbers[number * self._batch_size : (number + 1) * self._batch_size]
             batch = to_device(fetch(self._workload.data, samples, chosen or [0]), self._device)
             outputs = self._workload.model(batch[0])

@@ -22,11 +22,11 @@ from scalescope.catalog.levers.copying import Copying
 from scalescope.catalog.levers.input import Input
 from scalescope.errors import BadInput
 from scalescope.parent_death import die_with_parent
-from scalescope.worker.loading.watch import LoaderSettings, LoaderWatch
+from scalescope.worker.loading import LoaderSettings, LoaderWatch
 from scalescope.worker.training.step import Batch, Batches, Data, batch_size_of, map_tensors
 
 _PREFETCH_FACTOR = 2  # torch's default
-_DISTINCT_BATCHES = 2  # made once and kept on the device, so that input costs nothing
+_DISTINCT_BATCHES = 2  # made once and kept on the device: input then costs nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,12 +86,15 @@ class Feed:
     batches: Batches
     epoch_batches: int | None = None
     input_times: InputTimes = field(default_factory=InputTimes)
+    loader: "_Epochs | None" = None
 
     def close(self) -> None:
         """End the loader's processes."""
         close = getattr(self.batches, "close", None)
         if close is not None:
             close()
+        if self.loader is not None:
+            self.loader.close()
 
 
 def preloaded(source: Feed) -> Feed:
@@ -198,22 +201,56 @@ def _from_loader(
         generator=generator,
     )
     times = InputTimes(watch=watch)
-    stream = _copied(_epochs(loader, sampler, watch), options.copying, device, times)
+    epochs = _Epochs(loader, sampler, watch)
+    stream = _copied(epochs, options.copying, device, times)
     ends = isinstance(sampler, DistributedSampler)
-    return Feed(batches=stream, epoch_batches=len(loader) if ends else None, input_times=times)
+    count = len(loader) if ends else None
+    return Feed(batches=stream, epoch_batches=count, input_times=times, loader=epochs)
 
 
-def _epochs(loader: "DataLoader[Any]", sampler: Sampler[int] | None, watch: LoaderWatch) -> Iterator[Batch]:
-    for epoch in itertools.count():
-        watch.restart()
-        if isinstance(sampler, DistributedSampler):
-            sampler.set_epoch(epoch)  # otherwise all epochs would have the same order
-        empty = True
-        for batch in loader:
-            empty = False
-            yield batch
-        if empty:
-            raise BadInput("the data set is empty, or smaller than one batch")
+class _Epochs:
+    """The batches of a loader, epoch after epoch.
+
+    It ends the loader's processes itself: where the garbage collector finds torch's iterator in a cycle, the
+    queues to its processes are closed first, and each process is then waited for in vain, for 5 seconds.
+    """
+
+    def __init__(self, loader: "DataLoader[Any]", sampler: Sampler[int] | None, watch: LoaderWatch) -> None:
+        self._loader, self._sampler, self._watch = loader, sampler, watch
+        self._epoch = -1
+        self._batches: Iterator[Batch] | None = None
+        self._is_empty = True
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        while True:
+            if self._batches is None:
+                self._batches = self._begun()
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                if self._is_empty:
+                    raise BadInput("the data set is empty, or smaller than one batch") from None
+                self._batches = None
+            else:
+                self._is_empty = False
+                return batch
+
+    def _begun(self) -> Iterator[Batch]:
+        self._epoch += 1
+        self._is_empty = True
+        self._watch.restart()
+        if isinstance(self._sampler, DistributedSampler):
+            self._sampler.set_epoch(self._epoch)  # otherwise all epochs would have the same order
+        return iter(self._loader)
+
+    def close(self) -> None:
+        """End the processes that prepare batches, if there are any."""
+        shut_down = getattr(self._batches, "_shutdown_workers", None)
+        if shut_down is not None:
+            shut_down()
 
 
 def _copied(
@@ -289,7 +326,7 @@ def _user_batches(source: Any, batch_size: int) -> Iterator[Batch]:
             yield batch
         if once:
             raise BadInput(
-                "the data ended before the training; use fewer steps or data that can be read again"
+                "the data ended before the training did; use fewer steps, or data that can be read repeatedly"
             )
         if count == 0:
             raise BadInput("the data has no batches")

@@ -51,7 +51,7 @@ def _parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
 
 @dataclass(frozen=True, kw_only=True)
 class GivenOptimizer:
-    """A user's optimizer that is kept, so that schedulers and functions that refer to it go on to work."""
+    """A user's optimizer that is kept: schedulers and functions that refer to it continue to work."""
 
     optimizer: Optimizer
     groups: tuple[NamedGroup, ...]

@@ -36,7 +36,7 @@ def arranged(structure: Any, members: Sequence[Any]) -> Any:
 
 
 def refuse_parts(trial: Trial, workload: Workload, strategy: Any) -> None:
-    """Refuse settings that need what a user's own step does by itself."""
+    """Refuse settings that concern what a user's own step already does."""
     if workload.own_step is None:
         return
     accumulation = trial.options(Accumulation).accumulation_steps
@@ -71,7 +71,7 @@ def refuse_parts(trial: Trial, workload: Workload, strategy: Any) -> None:
     )
     for applies, reason, instead in refusals:
         if applies:
-            raise BadInput(f"{reason}, and the workload has a step of its own; {instead}")
+            raise BadInput(f"{reason}, and the workload defines its own step; {instead}")
 
 
 def own_step_of(workload: Workload) -> OwnStep:

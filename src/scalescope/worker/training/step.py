@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from scalescope import clocks
 from scalescope.errors import BadInput
-from scalescope.results.ranks.heartbeat import Phase
+from scalescope.results.ranks import Phase
 from scalescope.results.result import HOST_PARTS, WHOLE_PARTS
 from scalescope.worker.process.faults import Fault
 from scalescope.worker.process.position import Position

@@ -65,7 +65,7 @@ def _job(reference: str, returned: Any) -> Job:
 
 
 def _no_loss(outputs: Any, targets: Any) -> Any:
-    raise BadInput("this workload has a step and no loss")
+    raise BadInput("this workload defines its own step and returns no loss")
 
 
 def _file_counters(reference: str) -> dict[str, str]:
@@ -277,7 +277,7 @@ def _own_step(reference: str, model: nn.Module, job: Job) -> OwnStep:
 
 
 def _prepared(reference: str, model: nn.Module, optimizer: Any) -> Any:
-    """An optimizer with the names of its parameters; a function of parameters, or None, as it is."""
+    """An optimizer with the names of its parameters; a function of parameters, or None, unchanged."""
     if isinstance(optimizer, torch.optim.Optimizer):
         return GivenOptimizer(optimizer=optimizer, groups=_groups(reference, optimizer, model))
     _check_optimizer(reference, optimizer)

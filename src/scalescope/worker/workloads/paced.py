@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from scalescope.catalog.workloads.paced import Paced
-from scalescope.worker.training.pacing import Pace, PacedModel
+from scalescope.worker.training.stand_in import Pace, PacedModel
 from scalescope.worker.training.step import Batch, BuildContext, Data, Workload
 
 

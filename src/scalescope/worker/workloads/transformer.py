@@ -1,6 +1,6 @@
 """The `transformer` workload: pre-norm encoder blocks over token ids, as a plain sequence of modules.
 
-Every module takes and returns one tensor, so that a pipeline can split between any two. The padding mask is
+Every module takes and returns one tensor: a pipeline can split between any two. The padding mask is
 therefore part of the stream: the embedding sets padded positions to exactly zero, each block keeps them zero,
 and modules that need the mask compute it from that. Nothing else in the stream is zero, since dropout is
 never applied to the stream itself. Synthetic samples have no padding, and a causal model does not attend to
@@ -12,9 +12,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from scalescope.catalog.workloads.transformer import SYNTHETIC_CLASSES, Transformer
-from scalescope.worker.text.corpus import Corpus, Split
-from scalescope.worker.text.encoding import ClassifiedTexts, ContinuedTexts, continued, encode
-from scalescope.worker.text.vocabulary import FIRST_WORD, PADDING, vocabulary_of
+from scalescope.worker.text import (
+    FIRST_WORD,
+    PADDING,
+    ClassifiedTexts,
+    ContinuedTexts,
+    Corpus,
+    Split,
+    continued,
+    encode,
+    vocabulary_of,
+)
 from scalescope.worker.training.evaluation import IGNORED
 from scalescope.worker.training.step import Batch, BuildContext, Data, Workload
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from scalescope.analysis.checks.node_facts import RankSite, node_facts, ports_with_errors, rank_sites
+from scalescope.analysis.checks.nodes import RankSite, node_facts, ports_with_errors, rank_sites
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
 from scalescope.results.topology import GpuSite, NicSite, Topology

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from scalescope.analysis.checks.nodes import HostChecks, checks_between, checks_of_hosts
-from scalescope.report.checks.sections import host_sections
+from scalescope.report.checks import host_sections
 from tests.simulated.launcher import TWO_CORES
 
 

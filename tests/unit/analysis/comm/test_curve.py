@@ -57,7 +57,7 @@ def test_outside_the_measured_range_the_curve_refuses() -> None:
     for size in (7.9, 65, 0):
         with pytest.raises(BadInput) as caught:
             curve.time_s(size)
-        assert str(caught.value) == f"{size:.0f} bytes lie outside the measured range of 8 to 64 bytes"
+        assert str(caught.value) == f"{size:.0f} bytes are outside the measured range of 8 to 64 bytes"
     with pytest.raises(BadInput, match="outside the measured range of no bytes"):
         Curve.through([]).time_s(8)
 

@@ -6,9 +6,15 @@ from typing import Any
 import pytest
 
 from scalescope.analysis.collectives import CollectiveRow
-from scalescope.analysis.comm.expectation import expectation_of
-from scalescope.analysis.comm.expected import Expected, UnknownRate, expected_busbw
-from scalescope.analysis.comm.link_ends import LinkEnd, link_ends, path_class
+from scalescope.analysis.comm.expected import (
+    Expected,
+    LinkEnd,
+    UnknownRate,
+    expectation_of,
+    expected_busbw,
+    link_ends,
+    path_class,
+)
 from scalescope.experiment.trial import Trial
 from scalescope.hardware.published import curve_for, published_all_reduce
 from scalescope.results.topology import NicSite, Topology

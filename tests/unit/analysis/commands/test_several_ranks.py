@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.analysis.commands.several_ranks import obstacle, script_of
+from scalescope.analysis.commands import obstacle, script_of
 
 LOOP = "loss.backward()\noptimizer.step()\n"
 JOINS = (

@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 
 from scalescope.analysis.comparison.environments import differences, other_hardware
-from scalescope.analysis.comparison.pairing import setting_differences, variant_pairs
-from scalescope.analysis.comparison.runs import RunComparison, compare_runs, full_configurations
+from scalescope.analysis.comparison.runs import (
+    RunComparison,
+    compare_runs,
+    full_configurations,
+    setting_differences,
+    variant_pairs,
+)
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.run_spread import RunSpread
 from scalescope.experiment.trial import Trial

@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scalescope.analysis.memory import forecast
-from scalescope.analysis.memory.fit import MOST_TRIES, Bracket, FittedLine, fit_line, next_batch
+from scalescope.analysis.memory.capacity import (
+    MOST_TRIES,
+    Bracket,
+    FittedLine,
+    LeastMemory,
+    fit_line,
+    largest_batch_in,
+    least_memory,
+    next_batch,
+)
 from scalescope.analysis.memory.forecast import (
     Forecast,
     forecast_of,
@@ -17,7 +26,6 @@ from scalescope.analysis.memory.forecast import (
     savings_of,
     with_strategy,
 )
-from scalescope.analysis.memory.least import LeastMemory, largest_batch_in, least_memory
 from scalescope.catalog.cards import card, names
 from scalescope.catalog.traits import MemoryLayout, StrategyTraits
 from scalescope.experiment.trial import Trial

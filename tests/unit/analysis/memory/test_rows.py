@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.memory.groups import MemoryGroup, memory_groups
-from scalescope.analysis.memory.rows import memory_rows
+from scalescope.analysis.memory.forecast import MemoryGroup, memory_groups, memory_rows
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
 

@@ -4,13 +4,17 @@ import dataclasses
 
 import pytest
 
-from scalescope.analysis.prediction.fitting import MeasuredStep, contention_of, fit, fitted_of
-from scalescope.analysis.prediction.profile import Gradient, RankProfile
-from scalescope.analysis.prediction.profiles import profiles_of
-from scalescope.analysis.prediction.setup import Setup
-from scalescope.analysis.prediction.simulation import simulate, simulate_once
-from scalescope.analysis.prediction.timeline import Fitted
-from scalescope.experiment.ablations import single_rank_baseline
+from scalescope.analysis.prediction.profiles import Gradient, RankProfile, profiles_of
+from scalescope.analysis.prediction.setup import Fitted, Setup
+from scalescope.analysis.prediction.simulation import (
+    MeasuredStep,
+    contention_of,
+    fit,
+    fitted_of,
+    simulate,
+    simulate_once,
+)
+from scalescope.experiment.explanations import single_rank_baseline
 from tests.builders.profiled_launches import profiled_launch, run_of
 from tests.builders.profiles import MIB, PerMib
 from tests.builders.results import make_result, make_trial

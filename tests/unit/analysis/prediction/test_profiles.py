@@ -6,10 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalescope.analysis.prediction.batch_lines import profile_at
-from scalescope.analysis.prediction.buckets import ExchangedBucket, buckets_of
-from scalescope.analysis.prediction.profile import Gradient, RankProfile, Unit
-from scalescope.analysis.prediction.profiles import MeasuredProfile, profiles_of
+from scalescope.analysis.prediction.profiles import (
+    ExchangedBucket,
+    Gradient,
+    MeasuredProfile,
+    RankProfile,
+    Unit,
+    buckets_of,
+    profile_at,
+    profiles_of,
+)
 from scalescope.errors import BadInput
 from scalescope.results.result import Result
 from tests.builders.commands import make_command
@@ -222,7 +228,7 @@ def test_a_line_neither_falls_nor_becomes_negative() -> None:
 
 
 def test_what_cannot_be_answered_is_refused() -> None:
-    with pytest.raises(BadInput, match="no profile of one rank was measured"):
+    with pytest.raises(BadInput, match="the run has no profile of one rank"):
         profile_at([], 4)
     with pytest.raises(BadInput, match="batch_size must be a positive integer, got 0"):
         profile_at([SMALL], 0)

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalescope.analysis.prediction.profile import RankProfile
-from scalescope.analysis.prediction.setup import Setup
+from scalescope.analysis.prediction.profiles import RankProfile
+from scalescope.analysis.prediction.setup import Fitted, Setup
 from scalescope.analysis.prediction.simulation import SIMULATORS, simulate
-from scalescope.analysis.prediction.timeline import Fitted
 from scalescope.errors import BadInput
 from tests.builders.profiles import PerMib, profile_of, profiles, unit
 

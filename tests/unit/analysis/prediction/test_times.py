@@ -3,8 +3,7 @@
 import pytest
 
 from scalescope.analysis.comm.curve import Curve
-from scalescope.analysis.prediction.hardware_times import network_named
-from scalescope.analysis.prediction.measured_times import MeasuredTimes
+from scalescope.analysis.prediction.collective_times import MeasuredTimes, network_named
 from scalescope.analysis.prediction.setup import RankLayout
 from scalescope.errors import BadInput
 

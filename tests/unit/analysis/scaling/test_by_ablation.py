@@ -27,13 +27,13 @@ from scalescope.analysis.scaling.waterfall import (
     Term,
     Waterfall,
 )
-from scalescope.experiment.ablations import (
+from scalescope.experiment.explanations import (
+    arrivals_of,
     at_per_rank_batch,
     single_rank_baseline,
     with_preloaded_input,
     without_communication,
 )
-from scalescope.experiment.recordings import arrivals_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from tests.builders.commands import command_launches, make_command

@@ -19,7 +19,7 @@ from scalescope.analysis.scaling.waterfall import (
 )
 from scalescope.analysis.scaling.whole_step import whole_step
 from scalescope.analysis.training.step_waterfall import BACKWARD, COPIES, FORWARD
-from scalescope.experiment.ablations import single_rank_baseline
+from scalescope.experiment.explanations import single_rank_baseline
 from tests.builders.results import make_term, make_waterfall, waterfalls
 from tests.builders.steps import make_step
 

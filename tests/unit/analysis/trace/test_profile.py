@@ -189,7 +189,7 @@ def test_a_trace_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path) ->
         (tmp_path / name).write_bytes(content)
         profile = only_profile(run)
         assert list(profile.ranks) == [0]
-        assert profile.unread[1].startswith(f"{name} cannot be read: ")
+        assert profile.unread[1].startswith((f"{name} cannot be read: ", f"{name} contains no complete step"))
 
 
 def test_a_trace_that_was_written_anew_is_read_anew(tmp_path: Path) -> None:

@@ -3,9 +3,8 @@
 import pytest
 
 from scalescope.analysis.training.activity import RankActivity, activities_of, activity_of
-from scalescope.analysis.training.input_cost import input_cost
-from scalescope.analysis.training.loading import LoaderFacts, loading_of
-from scalescope.experiment.ablations import with_preloaded_input
+from scalescope.analysis.training.input import LoaderFacts, input_cost, loading_of
+from scalescope.experiment.explanations import with_preloaded_input
 from scalescope.results.result import RankRecord
 from tests.builders.results import make_configuration, make_result, make_trial
 

@@ -16,7 +16,7 @@ from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.training import step_waterfall as waterfalls
 from scalescope.analysis.training.activity import LongStep, RankActivity, activity_of
 from scalescope.analysis.training.step_waterfall import StepWaterfall, step_waterfall
-from scalescope.experiment.ablations import without_optimizer
+from scalescope.experiment.explanations import without_optimizer
 from scalescope.results.result import HOST_PARTS
 from scalescope.results.traces import step_parts
 from tests.builders.results import make_configuration, make_trial

@@ -6,8 +6,7 @@ import math
 import pytest
 
 from scalescope.analysis.configurations import Configuration
-from scalescope.analysis.tuning.loss_check import check_losses
-from scalescope.analysis.tuning.losses import LossComparison, UnknownLoss, loss_of
+from scalescope.analysis.tuning.losses import LossComparison, UnknownLoss, check_losses, loss_of
 from tests.builders.commands import make_command
 from tests.builders.results import make_configuration, make_trial
 

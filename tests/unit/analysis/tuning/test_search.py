@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scalescope.analysis.tuning.launches import BASELINE, Combination, TunedLaunch, TunedLaunches
 from scalescope.analysis.tuning.search import (
     LEAST_GAIN,
     Conclusion,
@@ -19,7 +20,6 @@ from scalescope.analysis.tuning.search import (
     conclude,
 )
 from scalescope.analysis.tuning.step_model import LeverEffect, StepModel, parts_of_step
-from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination, TunedLaunch, TunedLaunches
 from scalescope.results.other_load import OtherLoad
 from tests.builders.results import combination, launch, launches
 

@@ -12,7 +12,7 @@ from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.exchange import Cause, causes_of
 from scalescope.diagnose.facts import Facts, LargeParameter
 from scalescope.diagnose.finding import Abstention, Finding
-from scalescope.diagnose.rules import amp_gradients, exchange
+from scalescope.diagnose.rules.exchange import amp_gradients_rule, exchange_rule
 from tests.builders.facts import ON_GPUS, abstention, evidence_of, finding, levers, make_curve, make_facts
 
 MB = 1_000_000
@@ -46,7 +46,7 @@ def exposed(
 
 def outcome(cause: Cause, facts: Facts) -> Finding | Abstention | None:
     """What the rule says about one cause."""
-    return next((said for said in exchange.rule(facts) if said.rule == cause), None)
+    return next((said for said in exchange_rule(facts) if said.rule == cause), None)
 
 
 # communication-bound by latency
@@ -208,7 +208,7 @@ def test_a_last_bucket_that_is_small_or_only_pays_for_its_start_is_not_too_large
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_autocast_leaves_gradients_in_fp32(precision: str) -> None:
     facts = make_facts({COMMUNICATION: 0.04}, changes={"precision": precision})
-    cause = finding(amp_gradients.rule(facts))
+    cause = finding(amp_gradients_rule(facts))
     assert cause.claim.startswith(precision)
     assert cause.share == pytest.approx(0.2)  # half as many bytes
     assert levers(cause) == ["comm_hook=bf16"]
@@ -216,8 +216,8 @@ def test_autocast_leaves_gradients_in_fp32(precision: str) -> None:
 
 def test_gradients_that_are_short_or_hidden_are_no_finding() -> None:
     for changes in ({"precision": "fp32"}, {"precision": "bf16", "comm_hook": "bf16"}):
-        assert amp_gradients.rule(make_facts({COMMUNICATION: 0.04}, changes=changes)) is None
-    assert amp_gradients.rule(make_facts({COMMUNICATION: 0.0}, changes={"precision": "bf16"})) is None
+        assert amp_gradients_rule(make_facts({COMMUNICATION: 0.04}, changes=changes)) is None
+    assert amp_gradients_rule(make_facts({COMMUNICATION: 0.0}, changes={"precision": "bf16"})) is None
 
 
 # communication-bound by bandwidth

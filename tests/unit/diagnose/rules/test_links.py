@@ -12,7 +12,8 @@ from scalescope.analysis.scaling.waterfall import COMMUNICATION, RANDOM_SKEW, ST
 from scalescope.analysis.training.pauses import PeriodicPauses
 from scalescope.analysis.training.uneven_work import UnevenWork
 from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.rules import random_skew, socket_fallback, straggler, unequal_links
+from scalescope.diagnose.rules.links import socket_fallback_rule, unequal_links_rule
+from scalescope.diagnose.rules.ranks import random_skew_rule, straggler_rule
 from tests.builders.facts import ON_GPUS, abstention, evidence_of, facts_from, finding, make_facts, measured
 
 MB = 1_000_000
@@ -29,7 +30,7 @@ def linked(slow: Mapping[tuple[int, int], float], *, ranks: int = 4, exposed_s: 
 
 
 def test_a_pair_that_is_slow_by_itself_costs_what_a_usual_one_would_not() -> None:
-    cause = finding(unequal_links.rule(linked({(1, 3): 1e8})))
+    cause = finding(unequal_links_rule(linked({(1, 3): 1e8})))
     evidence = evidence_of(cause)
     assert evidence["slow links"] == "the link between ranks 1 and 3"
     assert (evidence["slowest"], evidence["usual"]) == (pytest.approx(1e8), pytest.approx(1e9))
@@ -42,23 +43,23 @@ def test_a_pair_that_is_slow_by_itself_costs_what_a_usual_one_would_not() -> Non
 def test_a_link_is_compared_with_its_own_kind_of_path() -> None:
     facts = linked({(1, 3): 1e8})
     pairs = tuple(dataclasses.replace(pair, path="PIX") for pair in facts.pairs)
-    claim = finding(unequal_links.rule(dataclasses.replace(facts, pairs=pairs))).claim
+    claim = finding(unequal_links_rule(dataclasses.replace(facts, pairs=pairs))).claim
     assert "others with the same kind of path (PIX) carry 1,000 MB/s" in claim
     alone = tuple(dataclasses.replace(pair, path=f"{pair.low}-{pair.high}") for pair in facts.pairs)
-    assert unequal_links.rule(dataclasses.replace(facts, pairs=alone)) is None
+    assert unequal_links_rule(dataclasses.replace(facts, pairs=alone)) is None
 
 
 def test_pairs_are_measured_over_the_same_links() -> None:
     facts = make_facts({COMMUNICATION: 0.05}, ranks=4, changes={"link": "1gbit"})
-    abstained = abstention(unequal_links.rule(facts))
+    abstained = abstention(unequal_links_rule(facts))
     assert abstained.command == "scalescope comm --pairs --world-size 4 --device cpu --link 1gbit"
 
 
 def test_links_that_are_alike_alone_or_hidden_are_no_finding() -> None:
-    assert unequal_links.rule(linked({(1, 3): 6e8})) is None
-    assert unequal_links.rule(linked({(0, 1): 1e6}, ranks=2)) is None
-    assert unequal_links.rule(linked({(1, 3): 1e8}, exposed_s=0.0)) is None
-    assert unequal_links.rule(make_facts({COMMUNICATION: 0.0}, ranks=4)) is None
+    assert unequal_links_rule(linked({(1, 3): 6e8})) is None
+    assert unequal_links_rule(linked({(0, 1): 1e6}, ranks=2)) is None
+    assert unequal_links_rule(linked({(1, 3): 1e8}, exposed_s=0.0)) is None
+    assert unequal_links_rule(make_facts({COMMUNICATION: 0.0}, ranks=4)) is None
 
 
 # NCCL on sockets
@@ -73,7 +74,7 @@ def over(nccl: NcclChoices | None, **changes: object) -> Facts:
 
 
 def test_sockets_are_found_in_the_nccl_log() -> None:
-    cause = finding(socket_fallback.rule(over(choices("NET/Socket"))))
+    cause = finding(socket_fallback_rule(over(choices("NET/Socket"))))
     assert evidence_of(cause) == {"transport": "NET/Socket", "network": "Socket"}
     assert cause.root
     assert cause.share == pytest.approx(0.5)
@@ -81,9 +82,9 @@ def test_sockets_are_found_in_the_nccl_log() -> None:
 
 def test_other_transports_silence_and_wanted_sockets_are_no_finding() -> None:
     for nccl in (None, choices("P2P/CUMEM"), choices("NET/IB")):
-        assert socket_fallback.rule(over(nccl)) is None
+        assert socket_fallback_rule(over(nccl)) is None
     for changes in ({"split_gpu": 2}, {"oversubscribe": True}, {"backend": "gloo"}):
-        assert socket_fallback.rule(over(choices("NET/Socket"), **changes)) is None
+        assert socket_fallback_rule(over(choices("NET/Socket"), **changes)) is None
 
 
 # late ranks
@@ -117,14 +118,14 @@ def _late(uneven: UnevenWork | None) -> Facts:
     ],
 )
 def test_a_late_rank_with_more_work_is_a_symptom(uneven: UnevenWork | None, is_symptom: bool) -> None:
-    assert finding(straggler.rule(_late(uneven))).symptom is is_symptom
+    assert finding(straggler_rule(_late(uneven))).symptom is is_symptom
 
 
 @pytest.mark.parametrize(("cost_s", "is_symptom"), [(0.015, True), (0.005, False), (None, False)])
 def test_random_skew_by_batches_is_a_symptom(cost_s: float | None, is_symptom: bool) -> None:
     uneven = None if cost_s is None else _uneven(None, cost_s)
     facts = make_facts({RANDOM_SKEW: 0.02}, uneven_work=uneven)
-    assert finding(random_skew.rule(facts)).symptom is is_symptom
+    assert finding(random_skew_rule(facts)).symptom is is_symptom
 
 
 def _pauses(*origins: int, cost_s: float = 0.015) -> PeriodicPauses:
@@ -146,8 +147,8 @@ def test_a_late_rank_or_skew_by_one_that_pauses_is_a_symptom(
     pauses: PeriodicPauses, late: bool, skewed: bool
 ) -> None:
     facts = dataclasses.replace(_late(None), pauses=pauses)
-    assert finding(straggler.rule(facts)).symptom is late
-    assert finding(random_skew.rule(make_facts({RANDOM_SKEW: 0.02}, pauses=pauses))).symptom is skewed
+    assert finding(straggler_rule(facts)).symptom is late
+    assert finding(random_skew_rule(make_facts({RANDOM_SKEW: 0.02}, pauses=pauses))).symptom is skewed
 
 
 def test_facts_of_a_run_know_uneven_work() -> None:

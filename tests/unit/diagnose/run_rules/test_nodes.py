@@ -12,7 +12,13 @@ from scalescope.analysis.scaling.waterfall import STRAGGLERS
 from scalescope.analysis.statistics import Estimate
 from scalescope.diagnose.diagnosis import diagnose
 from scalescope.diagnose.facts import Facts
-from scalescope.diagnose.run_rules import far_cores, network_errors, no_gpudirect, unequal_nodes, unused_nics
+from scalescope.diagnose.run_rules.nodes import (
+    far_cores_rule,
+    network_errors_rule,
+    no_gpudirect_rule,
+    unequal_nodes_rule,
+    unused_nics_rule,
+)
 from scalescope.results.run import Run
 from tests.builders.facts import ON_GPUS, abstention, evidence_of, finding, make_facts
 from tests.simulated.launcher import TWO_CORES
@@ -33,27 +39,27 @@ def far(affinity: str | None = "0-1") -> Run:
 
 
 def test_a_rank_on_the_other_socket_is_named_with_the_distance() -> None:
-    cause = finding(far_cores.rule(far(), ()))
+    cause = finding(far_cores_rule(far(), ()))
     assert "Rank 1's cores on n2 are on NUMA node 0, its GPU is on node 1 (distance 21)" in cause.claim
     assert "the card mlx5_1 is on node 1 (distance 21)" in cause.claim
     assert evidence_of(cause) == {"rank 1 on n2": "cores 0-1"}
     assert "may" in cause.claim and cause.lost == 0.0
-    assert far_cores.rule(far("0-3"), ()) is None
+    assert far_cores_rule(far("0-3"), ()) is None
 
 
 def test_unknown_cores_are_not_judged() -> None:
-    assert "cores of every rank" in abstention(far_cores.rule(far(None), ())).missing
+    assert "cores of every rank" in abstention(far_cores_rule(far(None), ())).missing
     one_node = dataclasses.replace(TOPOLOGY, numa_cores={0: (0, 1, 2, 3)}, numa_distances=((10,),))
-    assert far_cores.rule(run_of(environment("n1", topology=one_node)), ()) is None
-    assert far_cores.rule(run_of({}), ()) is None
+    assert far_cores_rule(run_of(environment("n1", topology=one_node)), ()) is None
+    assert far_cores_rule(run_of({}), ()) is None
 
 
 def test_error_counters_that_grew_are_a_finding() -> None:
     ranks = rank(0, "n1", "0", "a"), rank(1, "n2", "2", "b")
     run = run_of(NODES, launched(*ranks, telemetry=TELEMETRY))
-    cause = finding(network_errors.rule(run, ()))
+    cause = finding(network_errors_rule(run, ()))
     assert evidence_of(cause) == {"mlx5_0/1 of n2": "symbol_error +12"}
-    assert network_errors.rule(run_of(NODES, launched(*ranks)), ()) is None
+    assert network_errors_rule(run_of(NODES, launched(*ranks)), ()) is None
     assert cause in diagnose(run).findings
 
 
@@ -86,11 +92,11 @@ ALL = choices(n1=("mlx5_0", "mlx5_1"), n2=("mlx5_0", "mlx5_1"))
 
 def test_cards_that_do_not_read_gpu_memory_next_to_them_may_cost_bandwidth() -> None:
     facts = connected(through_host_memory(ALL))
-    cause = finding(no_gpudirect.rule(run_of(NODES), (facts,)))
+    cause = finding(no_gpudirect_rule(run_of(NODES), (facts,)))
     assert evidence_of(cause)["transport"] == "NET/IB"
     assert "may" in cause.claim and "PIX, PXB" in cause.claim
-    assert no_gpudirect.rule(run_of(NODES), (connected(ALL),)) is None
-    assert no_gpudirect.rule(run_of(NODES), (connected(None),)) is None
+    assert no_gpudirect_rule(run_of(NODES), (connected(ALL),)) is None
+    assert no_gpudirect_rule(run_of(NODES), (connected(None),)) is None
 
 
 @pytest.mark.parametrize(("paths", "abstains"), [({}, True), ({"0-mlx5_0": "SYS"}, False)])
@@ -98,7 +104,7 @@ def test_gpudirect_is_not_missed_where_cards_are_far_or_unknown(
     paths: dict[str, str], abstains: bool
 ) -> None:
     nodes = environment("n1", "n2", topology=dataclasses.replace(TOPOLOGY, nic_paths=paths))
-    outcome: Any = no_gpudirect.rule(run_of(nodes), (connected(through_host_memory(ALL)),))
+    outcome: Any = no_gpudirect_rule(run_of(nodes), (connected(through_host_memory(ALL)),))
     assert (outcome is not None) is abstains
     if abstains:
         assert "paths between GPUs and network cards" in abstention(outcome).missing
@@ -106,18 +112,18 @@ def test_gpudirect_is_not_missed_where_cards_are_far_or_unknown(
 
 def test_fewer_cards_than_the_node_has_may_cost_bandwidth() -> None:
     facts = connected(choices(n1=("mlx5_0",), n2=("mlx5_0", "mlx5_1")))
-    cause = finding(unused_nics.rule(run_of(NODES), (facts,)))
+    cause = finding(unused_nics_rule(run_of(NODES), (facts,)))
     assert evidence_of(cause) == {"cards of n1": "mlx5_0 of mlx5_0, mlx5_1", "channels": 16}
     assert "1 of 2 on n1" in cause.claim
-    assert unused_nics.rule(run_of(NODES), (connected(ALL),)) is None
+    assert unused_nics_rule(run_of(NODES), (connected(ALL),)) is None
 
 
 def test_a_few_gpus_do_not_need_all_cards_and_slower_ones_are_for_something_else() -> None:
     few = connected(choices(n1=("mlx5_0",), n2=("mlx5_0",)), ranks=2)
-    assert unused_nics.rule(run_of(NODES), (few,)) is None
+    assert unused_nics_rule(run_of(NODES), (few,)) is None
     slow = dataclasses.replace(TOPOLOGY.nics[1], rate_bytes_per_s=3e9)
     nodes = environment("n1", "n2", topology=dataclasses.replace(TOPOLOGY, nics=(TOPOLOGY.nics[0], slow)))
-    assert unused_nics.rule(run_of(nodes), (connected(choices(n1=("mlx5_0",), n2=("mlx5_0",))),)) is None
+    assert unused_nics_rule(run_of(nodes), (connected(choices(n1=("mlx5_0",), n2=("mlx5_0",))),)) is None
 
 
 # nodes that should be alike
@@ -136,9 +142,9 @@ def behind(rank: int, *, persistent: bool = True) -> Straggler:
 
 
 def test_equal_nodes_give_no_finding() -> None:
-    assert unequal_nodes.rule(run_on(n1=64, n2=64), ()) is None
+    assert unequal_nodes_rule(run_on(n1=64, n2=64), ()) is None
     unknown = Run(path=Path("run"), environment={}, results=(), warnings=())
-    assert unequal_nodes.rule(unknown, ()) is None
+    assert unequal_nodes_rule(unknown, ()) is None
 
 
 def test_a_run_without_scaling_has_the_finding_too() -> None:
@@ -151,7 +157,7 @@ def test_a_run_without_scaling_has_the_finding_too() -> None:
 
 def test_where_one_rank_is_late_its_node_is_named_with_what_it_costs() -> None:
     late = make_facts({STRAGGLERS: 0.02}, ranks=4, straggler=behind(2), hosts=("n1", "n1", "n2", "n2"))
-    found = unequal_nodes.rule(run_on(n1=64, n2=32), (late,))
+    found = unequal_nodes_rule(run_on(n1=64, n2=32), (late,))
     assert found is not None
     assert "rank 2 on n2" in found.claim.lower()
     assert found.share == pytest.approx(0.2)
@@ -161,16 +167,16 @@ def test_where_one_rank_is_late_its_node_is_named_with_what_it_costs() -> None:
 
 def test_a_late_rank_like_most_or_uncertain_is_not_for_the_difference() -> None:
     late = make_facts({STRAGGLERS: 0.02}, ranks=3, straggler=behind(1), hosts=("n1", "n2", "n3"))
-    found = unequal_nodes.rule(run_on(n1=64, n2=32, n3=32), (late,))
+    found = unequal_nodes_rule(run_on(n1=64, n2=32, n3=32), (late,))
     assert found is not None and found.share == 0.0
     doubtful = Estimate(0.02, -0.01, 0.05)
     late = make_facts({STRAGGLERS: doubtful}, straggler=behind(1), hosts=("n1", "n2"))
-    found = unequal_nodes.rule(run_on(n1=64, n2=32), (late,))
+    found = unequal_nodes_rule(run_on(n1=64, n2=32), (late,))
     assert found is not None and found.share > 0.0 and not found.certain
 
 
 @pytest.mark.parametrize("hosts", [(), ("n1", "n2")])
 def test_no_node_is_named_if_the_host_of_the_late_rank_is_unknown(hosts: tuple[str, ...]) -> None:
     changing = make_facts({STRAGGLERS: 0.02}, straggler=behind(1, persistent=not hosts), hosts=hosts)
-    found = unequal_nodes.rule(run_on(n1=64, n2=32), (changing,))
+    found = unequal_nodes_rule(run_on(n1=64, n2=32), (changing,))
     assert found is not None and found.share == 0.0

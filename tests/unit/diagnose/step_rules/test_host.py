@@ -11,7 +11,7 @@ from scalescope.analysis.recording import ReplayedStep, StepRecording, SyncSite
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.diagnose.diagnosis import diagnose_facts
 from scalescope.diagnose.step_facts import StepFacts
-from scalescope.diagnose.step_rules import host_bound, host_synchronization
+from scalescope.diagnose.step_rules.host import host_bound_rule, host_synchronization_rule
 from scalescope.results.traces import step_parts
 from tests.builders.activities import make_replay
 from tests.builders.facts import evidence_of, finding, levers, with_telemetry
@@ -63,14 +63,14 @@ def waiting(*sites: SyncSite, **known: Any) -> StepFacts:
 
 
 def test_the_line_that_waits_is_named_with_its_cost() -> None:
-    cause = finding(host_synchronization.rule(waiting(LINE)))
+    cause = finding(host_synchronization_rule(waiting(LINE)))
     assert cause.rule == "host synchronization"
     assert (cause.cost_s, cause.share) == pytest.approx((0.007, 0.7))
     assert cause.estimated and cause.root and cause.leads
     few = {step_parts.FORWARD: 0.0088, step_parts.IDLE_SYNC: 0.0012}  # 12 % of the step wait, then 9 %
     fewer = {step_parts.FORWARD: 0.0091, step_parts.IDLE_SYNC: 0.0009}
     for parts, leads in ((few, True), (fewer, False)):
-        assert finding(host_synchronization.rule(facts(recording(parts, syncs=(LINE,))))).leads is leads
+        assert finding(host_synchronization_rule(facts(recording(parts, syncs=(LINE,))))).leads is leads
     assert evidence_of(cause) == {"model.py:31": 48.0}
     assert "model.py:31" in cause.claim and "x.item()" in cause.claim
     (advice,) = cause.advice
@@ -78,12 +78,12 @@ def test_the_line_that_waits_is_named_with_its_cost() -> None:
 
 
 def test_waits_that_only_the_trace_knows_and_many_lines() -> None:
-    cause = finding(host_synchronization.rule(waiting(TRACED)))
+    cause = finding(host_synchronization_rule(waiting(TRACED)))
     assert list(evidence_of(cause)) == ["aten::nonzero"]
     assert cause.evidence[0].source == "trace"
     assert "aten::nonzero" in cause.claim and "aten::nonzero" in cause.advice[0].label
     sites = [dataclasses.replace(LINE, line=line) for line in range(1, 6)]
-    cause = finding(host_synchronization.rule(waiting(*sites)))
+    cause = finding(host_synchronization_rule(waiting(*sites)))
     assert [advice.label.partition(": ")[0] for advice in cause.advice] == [
         f"model.py:{n}" for n in (1, 2, 3)
     ]
@@ -104,7 +104,7 @@ def test_waits_that_only_the_trace_knows_and_many_lines() -> None:
     ids=["no line", "logging", "busy GPU", "free waits", "not recorded", "CPU"],
 )  # fmt: skip
 def test_waits_that_cost_nothing_or_are_unknown_are_no_finding(healthy: StepFacts) -> None:
-    assert host_synchronization.rule(healthy) is None
+    assert host_synchronization_rule(healthy) is None
 
 
 # host-bound, from a recording
@@ -118,19 +118,19 @@ def slow_host(**known: Any) -> StepFacts:
 
 
 def test_a_host_that_launches_too_slowly_costs_what_a_fast_one_saves() -> None:
-    cause = finding(host_bound.rule(slow_host()))
+    cause = finding(host_bound_rule(slow_host()))
     assert cause.rule == "host-bound"
     assert cause.cost_s == pytest.approx(0.004)
     assert cause.share == pytest.approx(0.4)
     assert cause.estimated and not cause.symptom
     assert evidence_of(cause) == {"kernels": 500.0, "kernel": pytest.approx(4.0)}
     assert levers(cause) == ["compile=reduce-overhead", "batch_size"]
-    assert evidence_of(finding(host_bound.rule(slow_host(kernel_median_s=None)))) == {"kernels": 500.0}
+    assert evidence_of(finding(host_bound_rule(slow_host(kernel_median_s=None)))) == {"kernels": 500.0}
 
 
 def test_a_host_that_waits_for_the_gpu_is_slow_by_that() -> None:
     both = waiting(LINE, replays=(replayed(without_sync_s=0.006, fast_host_s=0.001),))
-    assert finding(host_bound.rule(both)).symptom
+    assert finding(host_bound_rule(both)).symptom
     diagnosis = diagnose_facts((), steps=(both,))
     names = [cause.rule for cause in diagnosis.findings]
     assert names.index("host synchronization") < names.index("host-bound")
@@ -148,7 +148,7 @@ def test_a_host_that_waits_for_the_gpu_is_slow_by_that() -> None:
     ids=["no kernels", "3 %", "only waits", "no replay", "CPU"],
 )
 def test_a_host_that_is_fast_enough_is_no_finding(healthy: StepFacts) -> None:
-    assert host_bound.rule(healthy) is None
+    assert host_bound_rule(healthy) is None
 
 
 # host-bound, from telemetry where nothing was recorded
@@ -157,13 +157,13 @@ IDLE = TelemetrySummary(gpu_utilization=0.4, rank_busy_cores=1.0)
 
 
 def test_a_gpu_that_waits_for_a_busy_core_is_started_too_slowly() -> None:
-    cause = finding(host_bound.rule(facts(telemetry=IDLE)))
+    cause = finding(host_bound_rule(facts(telemetry=IDLE)))
     evidence = evidence_of(cause)
     assert (evidence["GPU busy"], evidence["busy cores"]) == (0.4, 1.0)
     assert evidence["step"] == pytest.approx(STEP_S)
     assert levers(cause) == ["compile=reduce-overhead", "batch_size"]
     assert cause.share == 0.0  # what it costs was not measured
-    assert levers(finding(host_bound.rule(facts(telemetry=IDLE, compile="reduce-overhead")))) == [
+    assert levers(finding(host_bound_rule(facts(telemetry=IDLE, compile="reduce-overhead")))) == [
         "batch_size"
     ]
 
@@ -183,4 +183,4 @@ def test_a_gpu_that_waits_for_a_busy_core_is_started_too_slowly() -> None:
     ids=["busy GPU", "idle core", "no cores", "no GPU", "nothing", "long step", "CPU", "several ranks"],
 )
 def test_a_gpu_is_not_held_up_by_the_host_without_every_sign_of_it(healthy: StepFacts) -> None:
-    assert host_bound.rule(healthy) is None
+    assert host_bound_rule(healthy) is None

@@ -7,7 +7,8 @@ import pytest
 
 from scalescope.analysis.training.model_facts import ModelFacts
 from scalescope.diagnose.step_facts import StepFacts
-from scalescope.diagnose.step_rules import buffers, sync_batch_norm, threads
+from scalescope.diagnose.step_rules.host import threads_rule
+from scalescope.diagnose.step_rules.ranks import buffers_rule, sync_batch_norm_rule
 from scalescope.results.other_load import OtherLoad
 from tests.builders.facts import ON_GPUS, evidence_of, finding, levers, make_curve
 from tests.builders.steps import loader, step_facts, with_loads
@@ -21,20 +22,20 @@ def broadcasting(size: int | None = 12_000, *, on: bool = True, ranks: int = 2, 
 
 
 def test_buffers_that_travel_before_every_step_are_counted() -> None:
-    cause = finding(buffers.rule(broadcasting()))
+    cause = finding(buffers_rule(broadcasting()))
     assert evidence_of(cause) == {"buffers": 12_000}
     assert cause.claim == "11.7 KiB of buffers are sent from rank 0 before every forward pass."
-    assert "400 B of buffers" in finding(buffers.rule(broadcasting(400))).claim
+    assert "400 B of buffers" in finding(buffers_rule(broadcasting(400))).claim
     assert cause.share == 0.0
     assert levers(cause) == ["broadcast_buffers=no"]
-    assert buffers.rule(broadcasting(on=False)) is None
+    assert buffers_rule(broadcasting(on=False)) is None
     for none in (0, None):
-        assert buffers.rule(broadcasting(none)) is None
-    assert buffers.rule(broadcasting(ranks=1)) is None
-    cause = finding(buffers.rule(broadcasting(4_000_000, exchange=make_curve(1e-4, 1e8))))
+        assert buffers_rule(broadcasting(none)) is None
+    assert buffers_rule(broadcasting(ranks=1)) is None
+    cause = finding(buffers_rule(broadcasting(4_000_000, exchange=make_curve(1e-4, 1e8))))
     assert cause.cost_s == pytest.approx(0.04, rel=0.02)
     assert cause.estimated
-    little = finding(buffers.rule(broadcasting(8, exchange=make_curve(1e-4, 1e8))))
+    little = finding(buffers_rule(broadcasting(8, exchange=make_curve(1e-4, 1e8))))
     assert (little.share, little.estimated) == (0.0, False)
 
 
@@ -48,15 +49,15 @@ def normalizing(layers: int | None = 53, *, ranks: int = 2, batch_size: int = 32
 
 
 def test_each_layer_exchanges_twice() -> None:
-    cause = finding(sync_batch_norm.rule(normalizing(exchange=make_curve(1e-4, 1e12))))
+    cause = finding(sync_batch_norm_rule(normalizing(exchange=make_curve(1e-4, 1e12))))
     assert evidence_of(cause)["exchanges"] == 106
     assert cause.cost_s == pytest.approx(0.0106, rel=0.01)
     assert cause.estimated
     (advice,) = cause.advice
     assert (advice.argv, advice.changes_job) == ((), True)
-    cause = finding(sync_batch_norm.rule(normalizing()))
+    cause = finding(sync_batch_norm_rule(normalizing()))
     assert (cause.share, cause.estimated) == (0.0, False)
-    assert finding(sync_batch_norm.rule(normalizing(batch_size=4))).advice == ()
+    assert finding(sync_batch_norm_rule(normalizing(batch_size=4))).advice == ()
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def test_each_layer_exchanges_twice() -> None:
     ids=["none", "unknown", "one rank", "little"],
 )
 def test_layers_that_do_not_wait_are_no_finding(facts: StepFacts) -> None:
-    assert sync_batch_norm.rule(facts) is None
+    assert sync_batch_norm_rule(facts) is None
 
 
 # threads
@@ -95,7 +96,7 @@ def crowded(
 
 
 def test_threads_that_wait_for_cores_cost_that_time() -> None:
-    cause = finding(threads.rule(crowded()))
+    cause = finding(threads_rule(crowded()))
     assert (cause.cost_s, cause.estimated) == (pytest.approx(0.04), True)
     assert evidence_of(cause) == {
         "threads": 4,
@@ -108,12 +109,12 @@ def test_threads_that_wait_for_cores_cost_that_time() -> None:
 
 def test_a_loader_s_processes_need_cores_as_well() -> None:
     fed = {"settings": {"num_workers": 4}, "loading": loader(workers=4)}
-    cause = finding(threads.rule(crowded(threads_per_rank=2, **fed)))
+    cause = finding(threads_rule(crowded(threads_per_rank=2, **fed)))
     assert levers(cause) == ["num_workers=2"]
-    assert threads.rule(crowded(threads_per_rank=2, wait=0.08, **fed)) is None
-    assert threads.rule(crowded(threads_per_rank=2, cores=6, **fed)) is None
+    assert threads_rule(crowded(threads_per_rank=2, wait=0.08, **fed)) is None
+    assert threads_rule(crowded(threads_per_rank=2, cores=6, **fed)) is None
     facts = dataclasses.replace(crowded(cores=None), machine={"cores": 3})
-    assert levers(finding(threads.rule(facts))) == ["threads_per_rank=3"]
+    assert levers(finding(threads_rule(facts))) == ["threads_per_rank=3"]
 
 
 @pytest.mark.parametrize(
@@ -130,4 +131,4 @@ def test_a_loader_s_processes_need_cores_as_well() -> None:
     ids=["enough cores", "no waiting", "unknown", "cores unknown", "several ranks", "other load", "GPU"],
 )
 def test_threads_that_have_cores_are_no_finding(facts: StepFacts) -> None:
-    assert threads.rule(facts) is None
+    assert threads_rule(facts) is None

@@ -10,7 +10,7 @@ import pytest
 from scalescope.experiment.trial import Trial
 from scalescope.launch.local import launcher as local
 from scalescope.launch.local.processes import SpawnFailed, SpawnTimeout
-from scalescope.results.ranks.rank_job import ROOM_VARIABLE
+from scalescope.results.ranks import ROOM_VARIABLE
 from scalescope.results.run_folder import RunFolder
 from tests.builders.launching import usual_limits
 from tests.builders.results import make_trial

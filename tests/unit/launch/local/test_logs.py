@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scalescope.launch.local import logs
-from scalescope.launch.local.command.crash_line import crash_line
+from scalescope.launch.local.command.evidence import crash_line
 from scalescope.launch.local.logs import cap_log, tail_of
 
 

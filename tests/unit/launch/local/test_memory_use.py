@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scalescope.launch.local.memory_use import MemoryUse
-from scalescope.launch.memory_kills import MemoryKills
+from scalescope.launch.local.logs import MemoryUse
+from scalescope.launch.probing import MemoryKills
 
 _MIB = 1 << 20
 _PID = 7

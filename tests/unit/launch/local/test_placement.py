@@ -10,11 +10,11 @@ import pytest
 
 from scalescope.experiment.machine import Gpu
 from scalescope.experiment.trial import Trial
-from scalescope.launch.local import outlook as module
-from scalescope.launch.local import split_gpu
-from scalescope.launch.local.outlook import outlook, visible_gpus
-from scalescope.launch.local.pinning import cpus_for
-from scalescope.launch.local.split_gpu import SplitGpu
+from scalescope.launch.local import emulation
+from scalescope.launch.local import logs as module
+from scalescope.launch.local.emulation import SplitGpu
+from scalescope.launch.local.logs import outlook, visible_gpus
+from scalescope.launch.local.processes import cpus_for
 
 
 def _trial(ranks: int, threads: int, device: str = "cpu") -> Trial:
@@ -105,9 +105,9 @@ class _Daemon:
 
 @pytest.fixture
 def without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(split_gpu.shutil, "which", lambda _: "/usr/bin/nvidia-cuda-mps-control")
-    monkeypatch.setattr(split_gpu.subprocess, "Popen", _Daemon)
-    monkeypatch.setattr(split_gpu.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0))
+    monkeypatch.setattr(emulation.shutil, "which", lambda _: "/usr/bin/nvidia-cuda-mps-control")
+    monkeypatch.setattr(emulation.subprocess, "Popen", _Daemon)
+    monkeypatch.setattr(emulation.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0))
     monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
     yield
 

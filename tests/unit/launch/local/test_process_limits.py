@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from scalescope.errors import CannotRun
-from scalescope.launch.local import process_limits
-from scalescope.launch.local.process_limits import check_limits
+from scalescope.launch.local import processes
+from scalescope.launch.local.processes import check_limits
 
 _NO_LIMIT = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 
@@ -57,7 +57,7 @@ def test_what_the_user_runs_already_is_not_left(
     (tmp_path / "self").mkdir()
     if os.geteuid() == 0:
         os.chown(tmp_path / "17", 1000, -1)
-    monkeypatch.setattr(process_limits, "PROC", tmp_path)
+    monkeypatch.setattr(processes, "PROC", tmp_path)
     monkeypatch.setattr(os, "getuid", lambda: (tmp_path / "17").stat().st_uid)
     system.limits[resource.RLIMIT_NPROC] = (100, 100)
     check_limits(ranks=1, threads=4)

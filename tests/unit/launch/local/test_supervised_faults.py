@@ -17,7 +17,7 @@ from scalescope.launch.launcher import Outcome
 from scalescope.launch.local import logs
 from scalescope.launch.local.rank_watch import SupervisedLaunch, SupervisedRank
 from scalescope.launch.local.supervisor import Supervisor
-from scalescope.results.ranks.heartbeat import Heartbeats
+from scalescope.results.ranks import Heartbeats
 from tests.builders.acted_rank import STEPS
 from tests.builders.commands import Recorder
 from tests.builders.launching import lives, usual_limits

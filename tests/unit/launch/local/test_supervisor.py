@@ -11,12 +11,12 @@ import pytest
 from scalescope.errors import Interrupted
 from scalescope.launch.local import logs
 from scalescope.launch.local import supervisor as module
-from scalescope.launch.local.memory_use import MemoryUse
+from scalescope.launch.local.logs import MemoryUse
 from scalescope.launch.local.processes import SpawnFailed
 from scalescope.launch.local.rank_watch import RankWatch, SupervisedLaunch, SupervisedRank
 from scalescope.launch.local.supervisor import Supervisor
-from scalescope.launch.memory_kills import MemoryKills
-from scalescope.results.ranks.heartbeat import Beat, Heartbeats, Phase, RankStage
+from scalescope.launch.probing import MemoryKills
+from scalescope.results.ranks import Beat, Heartbeats, Phase, RankStage
 from tests.builders.commands import Recorder
 from tests.builders.launching import usual_limits
 from tests.unit.launch.local.test_memory_use import write_process

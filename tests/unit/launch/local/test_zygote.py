@@ -12,7 +12,7 @@ import pytest
 from scalescope.errors import CannotRun
 from scalescope.launch.local import processes as module
 from scalescope.launch.local.processes import RankProcess, SpawnFailed, SpawnTimeout, Zygote
-from scalescope.results.ranks.rank_job import RankJob
+from scalescope.results.ranks import RankJob
 from tests.speed import limit, patience
 
 pytestmark = pytest.mark.skipif(not module.can_fork(), reason="this system does not fork ranks")

@@ -132,7 +132,7 @@ def test_output_to_a_missing_folder_is_found(flag: str, path: str, tmp_path: Pat
     path = path.replace("@", str(tmp_path))
     (mistake,) = lint(_with_output(flag + path), (tmp_path,))
     folder = path.rpartition("/")[0]
-    assert (mistake.line, f"there is no folder {folder}, " in mistake.what) == (5, True)
+    assert (mistake.line, f"folder {folder} does not exist, " in mistake.what) == (5, True)
     assert mistake.fix == f"mkdir -p {folder} before sbatch"
     (tmp_path / folder).mkdir(parents=True)
     assert lint(_with_output(flag + path), (tmp_path,)) == []

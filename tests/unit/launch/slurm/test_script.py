@@ -119,7 +119,7 @@ def test_times(given: str, written: str) -> None:
             for path in ("/a b", "/$(id)", "/a\nb", "relative", "/a%j")
         ),
         ({"command": ("a\nb",)}, "not allowed in an sbatch script"),
-        ({"setup": ("true\n#SBATCH --partition=x",)}, "too late for sbatch"),
+        ({"setup": ("true\n#SBATCH --partition=x",)}, "sbatch would ignore"),
         ({"setup": ("a\0b",)}, "not a line of a shell script"),
         *(({"time": time}, f"--time: {time} means no limit to SLURM") for time in ("0s", "0:00", "0-00:00")),
         *(

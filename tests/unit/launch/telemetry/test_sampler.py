@@ -76,7 +76,7 @@ def all_of(sampler: Telemetry) -> dict[str, Any]:
 def test_a_sample_too_soon_after_another_is_not_taken(host: Host) -> None:
     sampler = sampler_of(host)
     sample_at(sampler, host, 0.0, 0.0, 0.1, 0.19, 0.25, 0.3, 0.44, 0.5)
-    assert all_of(sampler) == {"looks": 3, "interval_s": 0.2, "cpu": {}}  # at 0, 0.25 and 0.5
+    assert all_of(sampler) == {"samples": 3, "interval_s": 0.2, "cpu": {}}  # at 0, 0.25 and 0.5
 
 
 def test_a_window_has_the_rates_between_its_first_and_its_last_sample(host: Host) -> None:
@@ -88,12 +88,12 @@ def test_a_window_has_the_rates_between_its_first_and_its_last_sample(host: Host
         host.process(42, ticks=second)
         sample_at(sampler, host, moment)
     window = between(sampler, 1.0, 3.0)
-    assert window["looks"] == 2
+    assert window["samples"] == 2
     assert window["cpu"] == {"host_utilization": 0.375, "rank_busy_cores": [1.0, 0.25]}
     assert between(sampler, 0.5, 3.5) == window
-    assert between(sampler, 0.0, 4.0)["looks"] == 4
+    assert between(sampler, 0.0, 4.0)["samples"] == 4
     for empty in (between(sampler, 1.5, 2.5), between(sampler, 3.0, 3.5)):  # none, and one
-        assert empty["cpu"] == {} and empty["looks"] < 2
+        assert empty["cpu"] == {} and empty["samples"] < 2
 
 
 def test_what_cannot_be_read_is_unknown_and_not_idle(host: Host) -> None:
@@ -119,16 +119,16 @@ def test_many_samples_are_thinned_out_and_later_ones_taken_less_often(
     monkeypatch.setattr(sampler_module, "_MOST_SAMPLES", 10)
     sampler = sampler_of(host)
     sample_at(sampler, host, *range(10))
-    assert (all_of(sampler)["looks"], all_of(sampler)["interval_s"]) == (10, 0.2)
+    assert (all_of(sampler)["samples"], all_of(sampler)["interval_s"]) == (10, 0.2)
     host.host(busy=30, idle=70)
     sample_at(sampler, host, 10)
     window = all_of(sampler)
-    assert (window["looks"], window["interval_s"]) == (6, 0.4)  # at 0, 2, 4, 6, 8 and 10
+    assert (window["samples"], window["interval_s"]) == (6, 0.4)  # at 0, 2, 4, 6, 8 and 10
     assert window["cpu"] == {"host_utilization": 0.3}  # both ends of the window are still there
     sample_at(sampler, host, 10.3)
-    assert all_of(sampler)["looks"] == 6
+    assert all_of(sampler)["samples"] == 6
     sample_at(sampler, host, 10.5)
-    assert all_of(sampler)["looks"] == 7
+    assert all_of(sampler)["samples"] == 7
 
 
 Samples = dict[str, list[tuple[float, float]]]
@@ -199,7 +199,7 @@ def test_states_are_read_every_second_and_driver_samples_every_five_and_at_the_e
     assert gpus.asked_s == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     assert gpus.history_s == [5.0]
     host.now_s = _BEGIN_S + 7.25
-    assert between(sampler, 0.0, 3.0)["looks"] == 13
+    assert between(sampler, 0.0, 3.0)["samples"] == 13
     assert gpus.history_s == [5.0, 7.25]
     sampler.close()
     assert gpus.closed == 1
@@ -316,7 +316,7 @@ def test_a_gpu_that_cannot_be_read_is_missing_with_the_reason(host: Host, gpus: 
     sampler = sampler_of(host, ["a"])
     sample_at(sampler, host, 0.0)
     expected = {"interval_s": 0.2, "gpu_problem": "NVML says no", "gpus": {}, "asking_gpus_s": 0.0, "cpu": {}}
-    assert all_of(sampler) == {"looks": 1, **expected}  # its limits alone are not a reading
+    assert all_of(sampler) == {"samples": 1, **expected}  # its limits alone are not a reading
 
 
 def _records(*windows: Sequence[float | None]) -> list[RankRecord]:
@@ -333,7 +333,7 @@ def test_the_first_rank_s_marks_cut_the_window_out(host: Host) -> None:
     sample_at(sampler, host, *range(10))
     telemetry = sampler.of_window(_records((1_002.0, 1_004.0), (1_000.0, 1_009.0)))
     assert telemetry == sampler.between(1_002.0, 1_004.0)
-    assert telemetry["looks"] == 3
+    assert telemetry["samples"] == 3
 
 
 @pytest.mark.parametrize("window", [(), (1_000.0,), (None, 1_001.0), (None, None)])
@@ -369,7 +369,7 @@ def test_a_thread_samples_during_the_wait_and_ends_with_it(host: Host) -> None:
         assert looked.wait(patience())
         raise ValueError("an answer that failed")
     assert set(threading.enumerate()) == before
-    assert all_of(sampler)["looks"] == 1  # the clock stands still
+    assert all_of(sampler)["samples"] == 1  # the clock stands still
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The nodes of a run as a table, and where every rank ran."""
 
-from scalescope.report.checks.nodes import node_sections
+from scalescope.report.checks import node_sections
 from scalescope.report.performance import performance_text
 from tests.unit.analysis.checks.test_node_facts import TELEMETRY, environment, launched, rank, run_of
 

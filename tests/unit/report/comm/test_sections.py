@@ -9,13 +9,14 @@ import pytest
 from scalescope.catalog.benchmarks.comm import Comm
 from scalescope.catalog.placement import Placement
 from scalescope.catalog.setting import settings_of
-from scalescope.report.comm.pairs import pairs_json, pairs_verdict
 from scalescope.report.comm.sections import (
     communication_json,
     communication_sections,
     curves_json,
     gate_section,
     next_after_communication,
+    pairs_json,
+    pairs_verdict,
     verdict,
 )
 from scalescope.results.result import RankRecord, Result
@@ -321,7 +322,7 @@ def test_of_many_nodes_the_slowest_are_shown() -> None:
 def test_one_pair_has_nothing_to_be_compared_with() -> None:
     samples = {"pair/0-1/1000000": [0.01]}
     (section,) = communication_sections(make_run(samples, samples))
-    assert section.lines == ("There is only one pair, so there is nothing to compare it with.",)
+    assert section.lines == ("Only one pair exists, so there is nothing to compare it with.",)
 
 
 def test_what_nccl_chose_is_read_from_the_logs_of_the_untimed_launch(tmp_path: Path) -> None:

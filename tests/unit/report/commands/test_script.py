@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from scalescope.analysis.configurations import configurations
-from scalescope.experiment.ablations import without_communication
+from scalescope.experiment.explanations import without_communication
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, dataset_of
 from scalescope.report.chapters import chapters_of
-from scalescope.report.commands.jobs import command_name, job_name, units_of
-from scalescope.report.commands.script import script_sections
+from scalescope.report.commands import command_name, job_name, script_sections, units_of
 from scalescope.report.performance import performance_text
+from scalescope.report.render.cells import plain_text
 from scalescope.report.render.tables import tables
-from scalescope.report.render.text import plain_text
 from scalescope.report.results_json import results_json
 from scalescope.report.scaling.sections import next_after_scaling, scaling_sections
 from scalescope.report.training.sections import training_sections

@@ -192,21 +192,21 @@ def test_launches_and_a_looser_threshold_are_named() -> None:
 def test_only_turns_decide_what_the_spread_between_runs_hides() -> None:
     shown = compared(CALM, WIDE, can_interleave=True)
     section = deciding(shown)
-    assert section.lines[0].startswith("Only launches made in turns")
+    assert section.lines[0].startswith("Only alternating launches")
     assert [command.argv for command in section.commands] == [
         ("scalescope", "compare", "old", "new", "--interleave")
     ]
-    assert "runs differ too much of themselves" in verdict(shown.comparison)
+    assert "run-to-run variation is too large" in verdict(shown.comparison)
 
 
 def test_what_cannot_be_measured_in_turns_is_not_suggested() -> None:
     section = deciding(compared(CALM, WIDE))
     assert section.commands == ()
-    assert "workload of its own" in section.lines[0]
+    assert "separate workload" in section.lines[0]
 
 
 def test_hopeless_noise_says_so() -> None:
-    assert deciding(compared(HOPELESS)).lines[0].startswith("No sensible number of launches")
+    assert deciding(compared(HOPELESS)).lines[0].startswith("No practical number of launches")
 
 
 def test_the_spread_names_its_source() -> None:

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from scalescope.experiment.trial import Trial
-from scalescope.launch.launcher import judge
-from scalescope.report.memory.sections import memory_brief, memory_sections
-from scalescope.report.memory.verdict import next_after_memory
+from scalescope.launch.validity import judge
+from scalescope.report.memory.sections import memory_brief, memory_sections, next_after_memory
 from scalescope.report.numbers import data_size
 from scalescope.results.result import RankRecord, Result
 from scalescope.results.run import Run
@@ -110,7 +109,7 @@ def test_out_of_memory_is_a_row_and_an_answer() -> None:
 
 
 def test_a_run_without_measurements_is_reported_as_such() -> None:
-    assert memory_sections(run_of())[0].lines == ("There are no finished measurements to show.",)
+    assert memory_sections(run_of())[0].lines == ("No measurement finished, so there is nothing to show.",)
     assert memory_brief(run_of()) == ()
 
 

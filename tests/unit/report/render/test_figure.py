@@ -2,8 +2,8 @@
 
 import pytest
 
-from scalescope.report.figure import Panel, Series, quantiles
 from scalescope.report.numbers import MISSING
+from scalescope.report.section import Panel, Series, quantiles
 
 
 def panel(kind: str, *series: Series, **others: object) -> Panel:

@@ -11,11 +11,10 @@ from markupsafe import Markup
 
 from scalescope.errors import CannotRun
 from scalescope.report.chapter import Chapter
-from scalescope.report.figure import Figure, Panel, Series
 from scalescope.report.glossary import GLOSSARY
+from scalescope.report.render.cells import TermMarker, terms_in
 from scalescope.report.render.page import page
-from scalescope.report.render.terms import TermMarker, terms_in
-from scalescope.report.section import ListedFinding, Section, ShownCommand, Table
+from scalescope.report.section import Figure, ListedFinding, Panel, Section, Series, ShownCommand, Table
 
 EVIL = '</script><script>alert(1)</script>" onmouseover="alert(2)\' &amp; {{ 7 * 7 }}'
 
@@ -116,12 +115,12 @@ def test_a_term_is_explained_once_in_every_chapter_but_not_in_code_or_figures() 
 
 def test_the_heading_of_a_column_is_explained() -> None:
     table = Table(columns=("efficiency",), rows=(("1",),))
-    text = page((chapter(sections=(Section(table=table),), figures=()),), "t", 1)
+    text = page((chapter(sections=(Section(table=table),), figures=()),), "t", "1 run")
     assert re.search(r'<button type="button"><abbr title="[^"<>]+">efficiency</abbr></button>', text)
 
 
 def test_the_page_has_the_whole_glossary_its_language_and_fits_a_phone() -> None:
-    text = page((), "A title", 2)
+    text = page((), "A title", "2 runs")
     read = Reader(text)
     assert [name["id"] for name in read.all("dt")] == [f"term-{term.anchor}" for term in GLOSSARY]
     assert read.all("html")[0]["lang"] == "en"

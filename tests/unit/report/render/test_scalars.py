@@ -32,7 +32,7 @@ def test_every_configuration_is_a_run_of_tensorboard(run: Path, tmp_path: Path) 
 def test_step_times_and_the_summary_are_written(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from scalescope.report.render import scalars
+    from scalescope.report.render import cells
 
     written: list[tuple[str, float, int]] = []
 
@@ -46,8 +46,8 @@ def test_step_times_and_the_summary_are_written(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr(scalars, "_writer", lambda: Writer)
-    assert scalars.write_scalars(gather((run,), ReportOptions()), tmp_path) == len(written)
+    monkeypatch.setattr(cells, "_writer", lambda: Writer)
+    assert cells.write_scalars(gather((run,), ReportOptions()), tmp_path) == len(written)
     names = {name for name, _, _ in written}
     assert {"training/step_time_s", "summary/samples_per_s"} <= names
 

@@ -7,11 +7,11 @@ from typing import TextIO, cast
 
 import pytest
 
+from scalescope.report.render.cells import TextLine, body_lines, plain_text
 from scalescope.report.render.clean_stream import CleanStream
-from scalescope.report.render.fragment import html_fragment
 from scalescope.report.render.markdown import code, markdown
+from scalescope.report.render.page import html_fragment
 from scalescope.report.render.terminal import console
-from scalescope.report.render.text import TextLine, body_lines, plain_text
 from scalescope.report.section import ListedFinding, Section, ShownCommand, Table
 
 TRY = ShownCommand(label="a larger batch: 64", argv=("scalescope", "tune", "x:", "y"), changes_job=True)

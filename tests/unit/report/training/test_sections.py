@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scalescope.diagnose import step_facts
-from scalescope.experiment.ablations import without_optimizer
+from scalescope.experiment.explanations import without_optimizer
 from scalescope.report.analyzed_run import AnalyzedRun
 from scalescope.report.results_json import results_json
 from scalescope.report.training.launch_figures import LaunchFigures, figures_of, main_figure, sample_rate

@@ -10,14 +10,16 @@ import pytest
 from scalescope.analysis.statistics import Estimate
 from scalescope.report.section import Section
 from scalescope.report.tuning.as_json import tuning_json
-from scalescope.report.tuning.sections import next_after_tuning, tuning_sections, verdict
-from scalescope.report.tuning.tuning import (
+from scalescope.report.tuning.sections import (
     NOW,
     OtherJob,
     ScriptArgument,
     TriedCombination,
     TriedLever,
     Tuning,
+    next_after_tuning,
+    tuning_sections,
+    verdict,
 )
 from tests.builders.commands import make_command
 from tests.builders.results import make_configuration, make_trial
@@ -77,7 +79,7 @@ NOTHING: dict[str, Any] = {"winner": (), "recommended": False, "is_confirmed": F
 NONE_FASTER: dict[str, Any] = {**NOTHING, "combinations": (combination("a 1", speedup=0.98), CURRENT)}
 ODD = combination("a 1", speedup=1.5, loss_differs=True, loss_change=4.0)
 FAILING = combination("a 1", speedup=1.5, failure="failed: lost")
-NOT_OVER = "The search is not over; --resume, with a larger --budget, continues it."
+NOT_OVER = "The search is not complete; --resume, with a larger --budget, continues it."
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ NOT_OVER = "The search is not over; --resume, with a larger --budget, continues 
             {"is_confirmed": False, "levers": ()},
             [
                 "a 1 + b 2 is faster: 2.00× [1.90, 2.10] the current speed.",
-                "There was no time for new launches to confirm it; a larger --budget does.",
+                "There was no time for new launches to confirm it; use a larger --budget.",
             ],
         ),
         (
@@ -108,7 +110,7 @@ NOT_OVER = "The search is not over; --resume, with a larger --budget, continues 
         (
             {**NONE_FASTER, "at_most": 0.6},
             [
-                "Nothing was shown to be faster than the current settings; launches differ too much to "
+                "No setting is significantly faster than the current ones; launches vary too much to "
                 "exclude gains of up to 60 %."
             ],
         ),
@@ -116,7 +118,7 @@ NOT_OVER = "The search is not over; --resume, with a larger --budget, continues 
             {"recommended": False, "at_most": 0.2, "gain": speed(1.12), "winner": ("a 1",)},
             [
                 "Nothing that was tried beats the current settings by more than 20 %.",
-                "a 1 was fastest (1.12× [1.02, 1.22]), which the launches do not prove.",
+                "a 1 was fastest (1.12× [1.02, 1.22]), but the difference is not significant.",
             ],
         ),
         (
@@ -137,7 +139,7 @@ NOT_OVER = "The search is not over; --resume, with a larger --budget, continues 
         (
             {**NOTHING, "combinations": (CURRENT,), "finished": False, "levers": (LEVERS[4],)},
             [
-                "Only the current settings could be measured; a larger --budget allows to try levers.",
+                "Only the current settings could be measured; use a larger --budget to try levers.",
                 NOT_OVER,
             ],
         ),
@@ -151,7 +153,7 @@ NOT_OVER = "The search is not over; --resume, with a larger --budget, continues 
             },
             [
                 "Only the current settings could be measured.",
-                "The search is not over; --resume continues it.",
+                "The search is not complete; --resume continues it.",
             ],
         ),
         (
@@ -160,7 +162,7 @@ NOT_OVER = "The search is not over; --resume, with a larger --budget, continues 
         ),
         (
             {**NOTHING, "combinations": (CURRENT,), "levers": (LEVERS[5],)},
-            ["No lever was tried: what they change takes too little of this job's step."],
+            ["No lever was tried: the parts they change take too little of this job's step."],
         ),
         (
             {**NOTHING, "combinations": (), "baseline_failure": "failed: lost", "finished": False},
@@ -261,7 +263,7 @@ def test_what_was_not_launched_has_a_reason() -> None:
 
     assert lines(finished=False) == (
         "e 5: no time was left",
-        "f 6: what it changes takes too little of this job's step",
+        "f 6: the part it changes takes too little of this job's step",
         "pin_memory: requires a CUDA GPU",
     )
     assert lines()[0] == "e 5: cannot be added to the fastest settings"
@@ -293,7 +295,7 @@ def test_other_jobs_are_apart_with_how_they_scale() -> None:
 def test_only_other_jobs_say_so() -> None:
     job = OtherJob(name="batch 9", configuration=CURRENT.configuration, speedup=speed(1.2))
     only = tuning(**{**NOTHING, "combinations": (CURRENT,), "levers": (), "other_jobs": (job,)})
-    assert verdict(only) == "No lever that trains the same job was asked for; other jobs are listed apart."
+    assert verdict(only) == "No requested lever trains the same job; other jobs are listed separately."
 
 
 def test_the_json_holds_the_same_facts() -> None:
@@ -330,7 +332,7 @@ def test_a_row_above_the_recommended_one_says_why_it_is_not_recommended() -> Non
     shown = tuning(recommended=True, combinations=(faster, *tuning().combinations))
     rows = next(section for section in tuning_sections(shown) if (section.title or "").startswith("Measured"))
     assert rows.table is not None
-    assert rows.table.rows[0][-1] == "not measurably faster than what is recommended"
+    assert rows.table.rows[0][-1] == "not measurably faster than the recommended settings"
 
 
 def of_script(**options: Any) -> Tuning:

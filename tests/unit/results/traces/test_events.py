@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 from scalescope.results.traces import events as trace
-from scalescope.results.traces.events import is_communication, is_transfer, read_events, trace_name
-from scalescope.results.traces.host_calls import allocates, releases, waits_for_gpu
-from scalescope.results.traces.kernel_names import (
+from scalescope.results.traces.events import TraceFile, is_communication, is_transfer, read_events, trace_name
+from scalescope.results.traces.names import (
+    allocates,
     is_convolution,
     is_elementwise,
     is_layout,
     is_product,
+    releases,
     uses_matrix_units,
+    waits_for_gpu,
 )
 
 WHOLE = {"ph": "X", "name": "aten::mm", "ts": 1, "dur": 2}
@@ -94,6 +96,89 @@ def test_a_damaged_file_is_reported(tmp_path: Path, damage: Callable[[bytes], by
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(ValueError, match="the file is damaged"):
         read_events(path)
+
+
+def test_small_files_that_unpack_to_large_ones_are_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b" " * 10_000_000))
+    assert path.stat().st_size < 20_000
+    with pytest.raises(ValueError, match="when it is unpacked"):
+        list(TraceFile(path, most=1_000_000))
+
+
+def test_facts_about_the_job_are_kept_wherever_they_stand_and_no_others(tmp_path: Path) -> None:
+    content = {
+        "user": "somebody",
+        "distributedInfo": {"rank": 3},
+        "traceEvents": [WHOLE] * 3,
+        "number": 12345,
+        "deviceProperties": [{"name": "a GPU"}],
+    }
+    file = TraceFile(written(tmp_path / "trace.json", content))
+    assert list(file) == [WHOLE] * 3
+    assert file.facts == {"distributedInfo": {"rank": 3}, "deviceProperties": [{"name": "a GPU"}]}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"dur": -1},
+        {"ts": "NaN"},
+        {"ts": float("nan")},
+        {"dur": float("inf")},
+        {"ts": 1e300},
+        {"ts": 10**400},
+        {"args": 3},
+        {"tid": []},
+    ],
+)
+def test_events_without_a_usable_time_are_counted_and_left_out(tmp_path: Path, values: Any) -> None:
+    file = TraceFile(written(tmp_path / "trace.json", [WHOLE, {**WHOLE, **values}, WHOLE]))
+    assert list(file) == [WHOLE] * 2
+    assert file.refused == 1
+
+
+@pytest.mark.parametrize("value", ["12.5", 10**18, -3])
+def test_a_time_may_be_text_large_or_before_the_first(tmp_path: Path, value: Any) -> None:
+    file = TraceFile(written(tmp_path / "trace.json", [{**WHOLE, "ts": value}]))
+    assert ([event["ts"] for event in file], file.refused) == ([value], 0)
+
+
+def test_a_name_with_broken_letters_is_kept_without_them(tmp_path: Path) -> None:
+    path = written(tmp_path / "trace.json", [WHOLE])
+    path.write_bytes(path.read_bytes().replace(b"aten", b"at\xffn"))
+    assert [event["name"] for event in TraceFile(path)] == ["at\ufffdn::mm"]
+
+
+def test_a_link_to_a_trace_is_not_followed(tmp_path: Path) -> None:
+    link = tmp_path / "link.json"
+    link.symlink_to(written(tmp_path / "trace.json", [WHOLE]))
+    with pytest.raises(OSError, match="link"):
+        list(TraceFile(link))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"traceEvents": [{"a": 1},',
+        '[{"a": 1}, {"a":',
+        '{"traceEvents": [{"a": ' + "[" * 100_000,
+        "[" + "9" * 5000 + ", 1]",
+        '[{"a": x}]',
+    ],
+    ids=["cut off", "a list cut off", "deep", "a number of 5,000 digits", "not JSON"],
+)
+def test_hostile_text_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"damaged|nested") as refusal:
+        list(TraceFile(path))
+    assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_a_value_may_be_longer_than_a_piece_of_the_file(tmp_path: Path) -> None:
+    long = {**WHOLE, "name": "n" * 1_000_000}
+    assert list(TraceFile(written(tmp_path / "trace.json.gz", [WHOLE, long, WHOLE]))) == [WHOLE, long, WHOLE]
 
 
 WAITS = [

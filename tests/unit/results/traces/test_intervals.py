@@ -2,15 +2,36 @@
 
 import itertools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalescope.results.traces.intervals import Interval, common, hull, merged, total, within, without
+from scalescope.results.traces.intervals import (
+    Cover,
+    Interval,
+    Overlapping,
+    common,
+    hull,
+    merged,
+    total,
+    within,
+    without,
+)
 
 MOMENTS = st.integers(0, 60).map(float)  # whole numbers: sums are exact
 INTERVALS = st.lists(st.tuples(MOMENTS, MOMENTS), max_size=12)
+
+
+class Timed(NamedTuple):
+    """An event that does not end before it begins."""
+
+    start_s: float
+    end_s: float
+
+
+TIMED = st.lists(st.builds(lambda start, length: Timed(start, start + length), MOMENTS, MOMENTS), max_size=12)
 
 
 def covered(intervals: list[Interval]) -> set[int]:
@@ -81,3 +102,26 @@ def test_an_interval_that_ends_before_it_begins_counts_for_nothing() -> None:
 def test_several_holes_are_cut_into_one_interval() -> None:
     holes = [(0.0, 1.0), (2.0, 3.0), (5.0, 9.0)]
     assert without([(0.0, 6.0), (8.0, 10.0)], holes) == [(1.0, 2.0), (3.0, 5.0), (9.0, 10.0)]
+
+
+@settings(max_examples=50)
+@given(INTERVALS, st.tuples(MOMENTS, MOMENTS))
+def test_a_cover_answers_as_its_intervals_do(intervals: list[Interval], asked: Interval) -> None:
+    cover = Cover(intervals)
+    assert cover.seconds(*asked) == total(common(intervals, [asked]))
+    assert cover.inside(*asked) == common(intervals, [asked])
+    assert cover.holds(asked[0]) == (int(asked[0]) in covered(intervals))
+
+
+@settings(max_examples=50)
+@given(TIMED, st.tuples(MOMENTS, MOMENTS).filter(lambda window: window[0] < window[1]))
+def test_events_of_a_window_are_those_that_reach_into_it(events: list[Timed], window: Interval) -> None:
+    asked = Overlapping(events)
+    low, high = window
+    assert sorted(asked.within(window)) == sorted(e for e in events if e.start_s < high and e.end_s > low)
+    assert sorted(asked.begun_within(window)) == sorted(e for e in events if low <= e.start_s < high)
+
+
+def test_events_of_a_window_come_in_the_order_of_their_starts() -> None:
+    events = [Timed(3.0, 4.0), Timed(1.0, 9.0), Timed(2.0, 2.5)]
+    assert Overlapping(events).within((0.0, 10.0)) == sorted(events)

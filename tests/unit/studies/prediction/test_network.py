@@ -7,7 +7,7 @@ import pytest
 
 from scalescope.analysis.prediction.setup import RankLayout
 from scalescope.errors import BadInput
-from scalescope.studies.prediction.network import network_of
+from scalescope.studies.prediction import network_of
 from tests.builders.runs import make_runs
 
 CURVE = {"collective": "all_reduce", "world_size": 4, "points": [[1024, 1e-4], [1 << 20, 2e-3]]}

@@ -7,7 +7,7 @@ import pytest
 
 from scalescope.catalog.benchmarks.profile import Profile
 from scalescope.errors import BadInput
-from scalescope.studies.trace.profiling import Profiling, nsys_command, nsys_script, run_nsys
+from scalescope.studies.trace import Profiling, nsys_command, nsys_script, run_nsys
 from tests.builders.results import make_trial
 
 TRIAL = make_trial(world_size=2)

@@ -5,16 +5,15 @@ from typing import Any
 
 import pytest
 
-from scalescope.experiment.ablations import without_optimizer
+from scalescope.experiment.explanations import breakdown_of, without_optimizer
+from scalescope.experiment.given import Given
 from scalescope.experiment.machine import Machine
-from scalescope.experiment.recordings import breakdown_of
-from scalescope.experiment.yaml_file import Given
 from scalescope.studies.plan import Plan
 from scalescope.studies.prepared import prepare
 from scalescope.studies.request import Request
 from scalescope.studies.study import Host
-from scalescope.studies.trace.profiling import Profiling
-from scalescope.studies.training.train import TrainStudy
+from scalescope.studies.trace import Profiling
+from scalescope.studies.train import TrainStudy
 from tests.builders.requests import with_gpus
 from tests.builders.results import make_result, make_trial
 from tests.simulated.launcher import TWO_CORES

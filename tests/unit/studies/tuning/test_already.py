@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.studies.tuning.already import already_in_script
+from scalescope.studies.tuning.facts import already_in_script
 from scalescope.studies.tuning.levers import Candidate
 from tests.builders.commands import command_launch, make_command
 from tests.builders.results import make_result, make_trial

@@ -4,11 +4,10 @@ import itertools
 
 import pytest
 
-from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination
+from scalescope.analysis.tuning.launches import BASELINE, Combination
 from scalescope.catalog.setting import Need
-from scalescope.experiment.ablations import without_communication
-from scalescope.studies.tuning.combinations import Combinations
-from scalescope.studies.tuning.levers import find_levers
+from scalescope.experiment.explanations import without_communication
+from scalescope.studies.tuning.levers import Combinations, find_levers
 from tests.builders.requests import ask, with_gpus
 from tests.simulated.launcher import TWO_CORES
 

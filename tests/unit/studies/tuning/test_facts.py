@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.experiment.ablations import without_communication
+from scalescope.experiment.explanations import without_communication
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
 from scalescope.studies.tuning.facts import absent_needs, parts_of_trial

@@ -11,7 +11,7 @@ from tests.builders.requests import ask, with_gpus
 from tests.simulated.launcher import TWO_CORES
 
 RANKS = "requires more than one rank"
-LOADER = "synthetic batches are on the device already; add --num-workers 0 for a loader"
+LOADER = "synthetic batches are already on the device; add --num-workers 0 for a loader"
 
 
 def levers_for(*asked: str, gpus: int = 0, **texts: str) -> Levers:
@@ -258,7 +258,7 @@ def test_an_unknown_name_gets_the_list_and_a_hint() -> None:
 
 
 def test_a_setting_without_values_worth_trying_needs_one() -> None:
-    with pytest.raises(BadInput, match=r"^--levers lr: it lists no values worth trying; give one: lr=VALUE$"):
+    with pytest.raises(BadInput, match=r"^--levers lr: has no default values to try; give one: lr=VALUE$"):
         levers_for("lr")
     with pytest.raises(
         BadInput, match=r"^--levers precision: must be one of .*, got 'bf17'; did you mean bf16\?$"
@@ -267,7 +267,7 @@ def test_a_setting_without_values_worth_trying_needs_one() -> None:
 
 
 def test_a_sweep_is_refused_as_the_baseline() -> None:
-    with pytest.raises(BadInput, match="starts from one configuration, these settings make 2"):
+    with pytest.raises(BadInput, match="requires a single configuration; these settings give 2"):
         levers_for("precision", batch_size="4,8")
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.tuning.tuned_launches import BASELINE, Combination
-from scalescope.report.tuning.tuning import Tuning
+from scalescope.analysis.tuning.launches import BASELINE, Combination
+from scalescope.report.tuning.sections import Tuning
 from scalescope.results.result import Result, Stage
 from scalescope.results.run import Run
 from scalescope.studies.tuning.levers import find_levers

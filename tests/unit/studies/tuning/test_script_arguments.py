@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scalescope.report.tuning.tuning import ScriptArgument
-from scalescope.studies.tuning.script_arguments import script_arguments
+from scalescope.report.tuning.sections import ScriptArgument
+from scalescope.studies.tuning.levers import script_arguments
 
 PARSED = """
 parser.add_argument("-j", "--workers", type=int)

@@ -12,8 +12,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from scalescope.catalog.strategies.ddp import Ddp
 from scalescope.errors import BadInput
-from scalescope.worker.ablations.local_shards import KeepChunk, RepeatShard, keep_shards_local
-from scalescope.worker.ablations.model_collectives import count_model_collectives, refuse_model_collectives
+from scalescope.worker.ablations import (
+    KeepChunk,
+    RepeatShard,
+    count_model_collectives,
+    keep_shards_local,
+    refuse_model_collectives,
+)
 from scalescope.worker.strategies.ddp import wrap, wrap_own_step
 from scalescope.worker.training.step import Data, OwnStep, Step, Workload
 from tests.builders.workers import CPU, options
@@ -165,7 +170,7 @@ def test_a_torch_that_cannot_replace_them_is_refused() -> None:
 # torch warns of itself when this part of it is imported
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_an_optimizer_that_broadcasts_in_another_way_is_refused() -> None:
-    from scalescope.worker.ablations.local_update import keep_update_local
+    from scalescope.worker.ablations import keep_update_local
 
     with pytest.raises(BadInput, match="cannot update without communication"):
         keep_update_local(torch.optim.SGD([torch.zeros(1)], lr=1.0))  # type: ignore[arg-type]

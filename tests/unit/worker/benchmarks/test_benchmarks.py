@@ -9,7 +9,7 @@ from torch import nn
 from scalescope.catalog.benchmarks.breakdown import WATCHED_STEPS, Breakdown
 from scalescope.catalog.benchmarks.train import Train
 from scalescope.errors import BadInput
-from scalescope.experiment.recordings import breakdown_of
+from scalescope.experiment.explanations import breakdown_of
 from scalescope.experiment.trial import Trial
 from scalescope.worker.benchmarks import memory, train
 from scalescope.worker.benchmarks.breakdown import measure
@@ -20,7 +20,7 @@ from scalescope.worker.benchmarks.train import (
     _schedule_of,
 )
 from scalescope.worker.process.group import Group
-from scalescope.worker.trace.parts import step_counts
+from scalescope.worker.trace.recorder import step_counts
 from scalescope.worker.training.feeding import Feed
 from scalescope.worker.training.step import Data, Step, Workload
 from tests.builders.loops import own_loop

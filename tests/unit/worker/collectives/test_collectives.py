@@ -1,6 +1,5 @@
 """Every collective's own check: the right result passes, a wrong element in any type is counted."""
 
-import importlib
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,18 +9,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from scalescope.catalog import cards
 from scalescope.catalog.benchmarks.comm import DTYPE_BYTES
-from scalescope.worker.comm.operation import Operation, Shape
-from scalescope.worker.comm.pattern import sum_of, values_of
+from scalescope.catalog.collectives import COLLECTIVES, collective_named
+from scalescope.worker.collectives import Operation, Shape, prepare, sum_of, values_of
 
 _RANKS = 3
 _COUNT = 12
 _CASES = [
     (name, in_place)
-    for name in cards.names("collectives")
-    for in_place in cards.card("collectives", name).in_place
-    if cards.card("collectives", name).has_data
+    for name in tuple(COLLECTIVES)
+    for in_place in collective_named(name).in_place
+    if collective_named(name).has_data
 ]
 _RECEIVERS = {"broadcast": 1, "reduce": 0}  # the rank whose result is defined; any rank for the others
 
@@ -84,7 +82,7 @@ def _operation(name: str, in_place: bool, dtype: str) -> tuple[Operation, int]:
         device=torch.device("cpu"),
         in_place=in_place,
     )
-    operation: Operation = importlib.import_module(f"scalescope.worker.collectives.{name}").prepare(shape)
+    operation: Operation = prepare(name, shape)
     operation.reset()
     operation.run()
     return operation, rank

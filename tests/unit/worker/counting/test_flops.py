@@ -10,8 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from scalescope.catalog.workloads.cnn import Cnn
 from scalescope.catalog.workloads.mlp import Mlp
-from scalescope.worker.counting.fake_copy import fake_copy
-from scalescope.worker.counting.flops import count_flops_per_sample
+from scalescope.worker.counting import count_flops_per_sample, fake_copy
 from scalescope.worker.training.step import Data, Workload
 from scalescope.worker.workloads import cnn, mlp
 from tests.builders.workers import CPU, build_context, options

@@ -11,7 +11,7 @@ from scalescope.catalog.data.ag_news import AgNews
 from scalescope.catalog.data.imdb import Imdb
 from scalescope.errors import BadInput
 from scalescope.worker.data import ag_news, imdb
-from scalescope.worker.text.corpus import Corpus
+from scalescope.worker.text import Corpus
 
 
 def write(folder: Path, **files: str | bytes) -> None:

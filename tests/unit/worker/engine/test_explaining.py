@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from scalescope.experiment.recordings import breakdown_of
+from scalescope.experiment.explanations import breakdown_of
 from scalescope.experiment.trial import Trial
-from scalescope.results.ranks.attach_job import BESIDE, PHASE_TIME, AttachPhase
+from scalescope.results.ranks import BESIDE, PHASE_TIME, AttachPhase
 from scalescope.worker.engine import explaining
 from scalescope.worker.engine.explaining import Explanations, is_try
 from scalescope.worker.engine.steps import driven

@@ -14,15 +14,15 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import ROOT_UNIT
 from scalescope.results.traces.events import OPTIMIZER
-from scalescope.worker.attach.step_phases import StepPhases
 from scalescope.worker.engine import profiling
 from scalescope.worker.engine.profiling import WARMUPS, ProfiledModel, profiled_count
 from scalescope.worker.engine.steps import driven
+from scalescope.worker.hooks.parts import StepPhases
 from scalescope.worker.process.position import Position
-from scalescope.worker.rank_profile.stored_profile import FAILED, StoredProfile
+from scalescope.worker.rank_profile import FAILED, StoredProfile
 from scalescope.worker.training.own_step import whole_step
-from scalescope.worker.training.pacing import Pace, PacedModel
 from scalescope.worker.training.ranges import RangeOf
+from scalescope.worker.training.stand_in import Pace, PacedModel
 from scalescope.worker.training.step import Data, OwnStep, Step, Workload, plain_step
 from tests.builders.loops import PlainLoop, engine_of, own_loop
 from tests.builders.results import make_trial

@@ -14,13 +14,13 @@ from torch import nn
 from scalescope.catalog.benchmarks.arrivals import MOST_STEPS
 from scalescope.catalog.benchmarks.breakdown import WATCHED_STEPS, Breakdown
 from scalescope.errors import BadInput
-from scalescope.experiment.recordings import arrivals_of, breakdown_of
+from scalescope.experiment.explanations import arrivals_of, breakdown_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.traces.summary import TraceSummary
-from scalescope.worker.attach.step_phases import StepPhases
 from scalescope.worker.engine.recording import Recording, check_recording, is_recorded, warmup_steps
+from scalescope.worker.hooks.parts import StepPhases
+from scalescope.worker.trace.host_lines import Synchronizations
 from scalescope.worker.trace.recorder import torch_profiler
-from scalescope.worker.trace.synchronizations import Synchronizations
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.ranges import RangeOf
 from tests.builders.commands import make_command
@@ -170,7 +170,7 @@ def test_a_breakdown_is_refused_on_the_cpu() -> None:
 def test_two_profilers_at_once_are_refused() -> None:
     with (
         torch_profiler(CPU, record_shapes=False),
-        pytest.raises(BadInput, match="profiler is in use already"),
+        pytest.raises(BadInput, match="profiler is already in use"),
     ):
         check_recording(arrivals_of(COMMAND), CPU)
     check_recording(arrivals_of(COMMAND), CPU)

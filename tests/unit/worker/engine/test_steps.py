@@ -24,7 +24,7 @@ from scalescope.worker.engine.steps import (
     steps_in_window,
     typical_step_s,
 )
-from scalescope.worker.machine import timing
+from scalescope.worker.machine import rates
 from tests.builders.loops import OneRank, PlainLoop, engine_of
 from tests.builders.results import make_trial
 
@@ -178,7 +178,7 @@ def test_an_error_of_a_step_reaches_what_measures_it() -> None:
 def test_where_the_device_is_behind_the_end_of_the_window_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Slow(timing.CpuClock):
+    class Slow(rates.CpuClock):
         behind = 3
 
         def finished(self) -> int:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from scalescope.worker.loading import watch as watching
-from scalescope.worker.loading.watch import LoaderSettings, LoaderWatch
+from scalescope.worker import loading as watching
+from scalescope.worker.loading import LoaderSettings, LoaderWatch
 from scalescope.worker.training.feeding import Feed, Shard, feed
 from scalescope.worker.training.step import Data
 from tests.builders.workers import CPU, input_options

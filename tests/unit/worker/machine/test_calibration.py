@@ -7,14 +7,19 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from scalescope.worker.machine import calibration, matmul
-from scalescope.worker.machine.calibration import BareProduct, product_rates, products_within
-from scalescope.worker.machine.emulation import expect_emulation
-from scalescope.worker.machine.matmul import choose_size, product_times_s
+from scalescope.worker.machine import rates
+from scalescope.worker.machine.rates import (
+    BareProduct,
+    choose_size,
+    expect_emulation,
+    product_rates,
+    product_times_s,
+    products_within,
+)
 
 CPU = torch.device("cpu")
-SIZES = calibration._SIZES["cpu"]
-LONGEST_S = calibration._TOTAL_S
+SIZES = rates._SIZES["cpu"]
+LONGEST_S = rates._TOTAL_S
 
 
 def device_of(flops_per_s: float, overhead_s: float = 0.0) -> tuple[Callable[[int, int], float], list[int]]:
@@ -74,10 +79,10 @@ def test_the_product_after_the_window_is_the_one_before_it(monkeypatch: pytest.M
         return [0.001 * len(asked)] * count
 
     product = BareProduct.sized_for(CPU, "fp32")
-    monkeypatch.setattr(calibration, "product_times_s", times_s)
-    rates = [product.flops_per_s() for _ in range(2)]
+    monkeypatch.setattr(rates, "product_times_s", times_s)
+    speeds = [product.flops_per_s() for _ in range(2)]
     assert asked[0] == asked[1] == (product.size, product.count)
-    assert rates[0] == 2 * rates[1] == pytest.approx(2.0 * product.size**3 / 0.001)
+    assert speeds[0] == 2 * speeds[1] == pytest.approx(2.0 * product.size**3 / 0.001)
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -90,16 +95,16 @@ def test_rates_of_all_formats_leave_the_setting_of_torch_as_it_was(
         allowed.append(torch.backends.cuda.matmul.allow_tf32)
         return [0.1] * count
 
-    monkeypatch.setattr(calibration, "product_times_s", times_s)
+    monkeypatch.setattr(rates, "product_times_s", times_s)
     usual = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = before
     try:
-        rates = product_rates(CPU)
+        speeds = product_rates(CPU)
         assert torch.backends.cuda.matmul.allow_tf32 is before
     finally:
         torch.backends.cuda.matmul.allow_tf32 = usual
-    assert set(rates) == {f"matmul_flops_per_s/{name}" for name in ("fp32", "tf32", "bf16", "fp16")}
-    assert all(rate == pytest.approx(2.0 * SIZES[0] ** 3 / 0.1) for rate in rates.values())
+    assert set(speeds) == {f"matmul_flops_per_s/{name}" for name in ("fp32", "tf32", "bf16", "fp16")}
+    assert all(rate == pytest.approx(2.0 * SIZES[0] ** 3 / 0.1) for rate in speeds.values())
     assert sorted(set(allowed)) == [False, True]
 
 
@@ -124,7 +129,7 @@ def test_a_warning_of_emulation_does_not_stop_a_product(monkeypatch: pytest.Monk
         warnings.warn(EMULATED, UserWarning, stacklevel=1)
         return plain(left, right, out=out)
 
-    monkeypatch.setattr(matmul.torch, "matmul", warning_matmul)
+    monkeypatch.setattr(rates.torch, "matmul", warning_matmul)
     assert len(product_times_s(CPU, torch.bfloat16, 16, 2)) == 2
 
 

@@ -82,7 +82,7 @@ def test_a_format_that_torch_has_no_product_for_has_no_time(monkeypatch: pytest.
     def refuse(*_: object) -> float:
         raise RuntimeError("addmm not implemented for 'Half'")
 
-    monkeypatch.setattr("scalescope.worker.machine.matmul.product_times_s", refuse)
+    monkeypatch.setattr("scalescope.worker.machine.rates.product_times_s", refuse)
     assert capabilities._slowdown("fp16") is None
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from scalescope.errors import BadInput
-from scalescope.results.ranks.rank_job import ROOM_VARIABLE
+from scalescope.results.ranks import ROOM_VARIABLE
 from scalescope.worker.machine.model_room import (
     ModelTooLarge,
     built_within,

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from scalescope.worker.memory import device_memory
-from scalescope.worker.memory.allocator_trace import BACKWARD, FORWARD, AllocatorEvent, AllocatorPhase, replay
-from scalescope.worker.memory.device_memory import AllocatorTrace
+from scalescope.worker.memory import measured
+from scalescope.worker.memory.allocator import BACKWARD, FORWARD, AllocatorEvent, AllocatorPhase, replay
+from scalescope.worker.memory.measured import AllocatorTrace
 
 CUDA = torch.device("cuda:0")
 
@@ -83,11 +83,11 @@ def test_what_earlier_trials_left_is_given_back_before_a_limit_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done: list[str] = []
-    monkeypatch.setattr(device_memory, "use_libraries", lambda device: done.append("libraries"))
+    monkeypatch.setattr(measured, "use_libraries", lambda device: done.append("libraries"))
     for name in ("synchronize", "empty_cache", "reset_peak_memory_stats"):
         monkeypatch.setattr(torch.cuda, name, lambda *_, name=name: done.append(name))
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: done.append("read") or 7)
-    device_memory.DeviceGauge(CUDA).before_model()
+    measured.DeviceGauge(CUDA).before_model()
     assert done == ["libraries", "synchronize", "empty_cache", "read", "reset_peak_memory_stats"]
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from scalescope.catalog.cards import card
 from scalescope.catalog.setting import settings_of
 from scalescope.experiment.trial import Trial
-from scalescope.worker.memory.blocks import blocks_of, gathered_bytes
+from scalescope.worker.memory.allocator import blocks_of, gathered_bytes
 from scalescope.worker.memory.forecast import ForecastJob, forecast, keeps_gradients
 from scalescope.worker.training.step import Data, Workload
 

@@ -11,10 +11,18 @@ import torch
 from torch import nn
 
 from scalescope.catalog.benchmarks.memory import EXACT_ALLOCATION
-from scalescope.worker.memory import resident_memory
-from scalescope.worker.memory.resident_memory import DataLimit, ResidentPeak, available_bytes, status_bytes
-from scalescope.worker.memory.tensor_bytes import gradients_of, held_bytes, state_of, tensors_in
-from scalescope.worker.process.health.out_of_memory import is_out_of_memory
+from scalescope.worker.memory import measured
+from scalescope.worker.memory.measured import (
+    DataLimit,
+    ResidentPeak,
+    available_bytes,
+    gradients_of,
+    held_bytes,
+    state_of,
+    status_bytes,
+    tensors_in,
+)
+from scalescope.worker.process.health import is_out_of_memory
 from tests.speed import patience
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -36,7 +44,7 @@ def test_where_the_peak_cannot_be_reset_samples_are_taken(monkeypatch: pytest.Mo
         def write_text(self, _: str) -> None:
             raise OSError("no")
 
-    monkeypatch.setattr(resident_memory, "_FORGET_PEAK", Refusing())
+    monkeypatch.setattr(measured, "_FORGET_PEAK", Refusing())
     peak = ResidentPeak()
     kept = torch.ones(16 * MIB // 4)
     highest = peak.end()
@@ -80,7 +88,7 @@ def _host(monkeypatch: pytest.MonkeyPatch, root: Path, available: int) -> Path:
     inner = root / "groups/outer/inner"
     inner.mkdir(parents=True)
     for name, path in {"_MEMORY": "meminfo", "_GROUP": "own", "_GROUPS": "groups"}.items():
-        monkeypatch.setattr(resident_memory, name, root / path)
+        monkeypatch.setattr(measured, name, root / path)
     return inner
 
 
@@ -105,13 +113,13 @@ def test_a_host_without_the_information_has_an_unknown_amount(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("_MEMORY", "_GROUP", "_GROUPS"):
-        monkeypatch.setattr(resident_memory, name, tmp_path / "none")
+        monkeypatch.setattr(measured, name, tmp_path / "none")
     assert available_bytes() is None
 
 
 def _two_peaks(answers: Any) -> None:
     """In a process of its own: what earlier tests freed could be used again, or given back meanwhile."""
-    gauge = resident_memory.ResidentGauge(CPU)
+    gauge = measured.ResidentGauge(CPU)
     gauge.before_model()
     model = mmap.mmap(-1, 64 * MIB)
     model.write(b"1" * (64 * MIB))

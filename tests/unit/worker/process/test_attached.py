@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from scalescope.worker.process import attached
-from scalescope.worker.process.node_evidence import NodeEvidence
+from scalescope.worker.process.node import NodeEvidence
 from scalescope.worker.process.rendezvous import Rendezvous
 
 Published = dict[str, bytes]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scalescope.results.result import WINDOW
-from scalescope.worker.process.node_evidence import NodeEvidence
+from scalescope.worker.process.node import NodeEvidence
 
 LOG = """\
 n1:41:41 [0] NCCL INFO ENV/Plugin: Could not find: libnccl-env.so

@@ -9,16 +9,18 @@ import torch
 from torch import nn
 
 from scalescope.results.traces.events import BACKWARD, CLEAR, FORWARD, OPTIMIZER
-from scalescope.worker.rank_profile import moments
-from scalescope.worker.rank_profile.marks import (
+from scalescope.worker import rank_profile
+from scalescope.worker.rank_profile import (
     REST,
+    GpuMoments,
+    HostMoments,
     Mark,
     MarkKind,
     StepMarks,
     marked_gradients,
+    moments_of,
     trained_parameters,
 )
-from scalescope.worker.rank_profile.moments import GpuMoments, HostMoments, moments_of
 
 
 class CountedMoments(HostMoments):
@@ -106,8 +108,8 @@ def test_a_gpu_is_waited_for_once_and_its_milliseconds_become_seconds(
         def elapsed_time(self, end: "Event") -> float:
             return 250.0
 
-    monkeypatch.setattr(moments.torch.cuda, "Event", Event)
-    monkeypatch.setattr(moments.torch.cuda, "synchronize", lambda: calls.append("synchronize"))
+    monkeypatch.setattr(rank_profile.torch.cuda, "Event", Event)
+    monkeypatch.setattr(rank_profile.torch.cuda, "synchronize", lambda: calls.append("synchronize"))
     marks = StepMarks(GpuMoments())
     marks.begin()
     with marks.part(CLEAR):
@@ -121,8 +123,12 @@ def test_a_gpu_is_waited_for_once_and_its_milliseconds_become_seconds(
 def test_a_gpu_pauses_before_each_step_but_not_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     event = mock.Mock(record=lambda: calls.append("record"))
-    monkeypatch.setattr(moments.torch.cuda, "Event", lambda **_: event)
-    monkeypatch.setattr(moments.torch.cuda, "_sleep", lambda cycles: calls.append(f"pause of {cycles:g}"))
+    monkeypatch.setattr(rank_profile.torch.cuda, "Event", lambda **_: event)
+    monkeypatch.setattr(
+        rank_profile.torch.cuda,
+        "_sleep",
+        lambda cycles: calls.append(f"pause of {cycles:g}"),
+    )
     marks = StepMarks(moments_of(torch.device("cuda"), head_start_s=0.01))
     marks.begin()
     with marks.part(CLEAR):

@@ -5,8 +5,16 @@ from typing import Any
 import pytest
 
 from scalescope.results.traces.events import BACKWARD, CLEAR, FORWARD, INPUT, OPTIMIZER, WHOLE_STEP
-from scalescope.worker.rank_profile.marks import REST, Mark, MarkedStep, MarkKind
-from scalescope.worker.rank_profile.timed_steps import PassTimes, TimedStep, timed_step, typical_step
+from scalescope.worker.rank_profile import (
+    REST,
+    Mark,
+    MarkedStep,
+    MarkKind,
+    PassTimes,
+    TimedStep,
+    timed_step,
+    typical_step,
+)
 
 GRADIENT = MarkKind.GRADIENT
 BEGINS, ENDS = MarkKind.UNIT_BEGINS, MarkKind.UNIT_ENDS

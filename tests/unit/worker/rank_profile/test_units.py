@@ -4,9 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from scalescope.results.result import ROOT_UNIT
-from scalescope.worker.rank_profile.marks import MarkKind, StepMarks
-from scalescope.worker.rank_profile.moments import HostMoments
-from scalescope.worker.rank_profile.units import UnitMarks, units_of
+from scalescope.worker.rank_profile import HostMoments, MarkKind, StepMarks, UnitMarks, units_of
 
 
 def test_blocks_are_units_and_only_containers_of_most_parameters_are_taken_apart() -> None:

@@ -10,10 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from scalescope.worker.text import vocabulary
-from scalescope.worker.text.corpus import Corpus, corpus_of
-from scalescope.worker.text.encoding import ClassifiedTexts, ContinuedTexts, encode
-from scalescope.worker.text.vocabulary import most_frequent, vocabulary_of, words_of
+from scalescope.worker import text
+from scalescope.worker.text import (
+    ClassifiedTexts,
+    ContinuedTexts,
+    Corpus,
+    corpus_of,
+    encode,
+    most_frequent,
+    vocabulary_of,
+    words_of,
+)
 from tests.conftest import clean_environment
 from tests.speed import patience
 
@@ -60,7 +67,7 @@ def test_a_vocabulary_is_found_once_for_each_size_and_corpus(
     vocabulary_of(corpus(), 6)
     vocabulary_of(corpus([*ROWS, ("e", 0)]), 5)
     assert len(list(cache.glob("vocabulary-*.json"))) == 3
-    monkeypatch.setattr(vocabulary, "most_frequent", None)  # whoever calls it now fails
+    monkeypatch.setattr(text, "most_frequent", None)  # whoever calls it now fails
     assert vocabulary_of(corpus(), 5) == first
 
 
@@ -81,12 +88,12 @@ def test_without_a_writable_cache_the_vocabulary_is_built_every_time(
     assert vocabulary_of(corpus(), 5) == {"a": 2, "b": 3, "c": 4}
     monkeypatch.setenv("XDG_CACHE_HOME", "here")  # relative
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert vocabulary.cache_folder() == tmp_path / ".cache" / "scalescope"
+    assert text.cache_folder() == tmp_path / ".cache" / "scalescope"
 
 
 _IN_ANOTHER_ORDER = """
-from scalescope.worker.text.corpus import corpus_of
-from scalescope.worker.text.vocabulary import vocabulary_of
+from scalescope.worker.text import corpus_of
+from scalescope.worker.text import vocabulary_of
 rows = [("b a c d e f g h", 0), ("h g f e d c b", 1)]
 vocabulary_of(corpus_of("made", rows, rows, 2), 6)
 """
@@ -111,7 +118,7 @@ def _ask(answers: Any, begin: Any) -> None:
         vocabularies.append(count)
         return most_frequent(texts, count)
 
-    vocabulary.most_frequent = counting
+    text.most_frequent = counting
     answers.put((vocabulary_of(corpus([("a b", 0), ("b", 1)] * 2000), 4), len(vocabularies)))
 
 

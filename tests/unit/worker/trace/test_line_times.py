@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scalescope.worker.trace import line_times
-from scalescope.worker.trace.line_times import Line, timed_lines
+from scalescope.worker.trace import host_lines
+from scalescope.worker.trace.host_lines import Line, timed_lines
 
 
 def waiting(count: int) -> int:
@@ -38,7 +38,7 @@ CALL, RETURN, RAISE = line_of(waiting, 3), line_of(quick, 1), line_of(failing, 1
 def readings(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that advances by 1 at every reading."""
     counter = itertools.count()
-    monkeypatch.setattr(line_times.clocks, "perf_counter", lambda: float(next(counter)))
+    monkeypatch.setattr(host_lines.clocks, "perf_counter", lambda: float(next(counter)))
 
 
 @pytest.fixture(autouse=True)

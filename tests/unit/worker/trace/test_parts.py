@@ -12,9 +12,8 @@ from scalescope.results.traces.events import BACKWARD, CLEAR, FORWARD
 from scalescope.results.traces.replay import HostCall, LaunchDelays
 from scalescope.results.traces.step_trace import StepTrace
 from scalescope.results.traces.summary import TraceSummary
-from scalescope.worker.trace.parts import step_counts, store_parts, store_waits
-from scalescope.worker.trace.synchronizations import Synchronizations
-from scalescope.worker.trace.waiting import recorded_count, store_arrivals
+from scalescope.worker.trace.host_lines import Synchronizations, recorded_count, store_arrivals
+from scalescope.worker.trace.recorder import step_counts, store_parts, store_waits
 from scalescope.worker.training.measurements import Measurements
 
 LINE = ("/home/user/model.py", 31, "forward")

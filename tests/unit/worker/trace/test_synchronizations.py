@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import scalescope
-from scalescope.worker.trace import synchronizations
-from scalescope.worker.trace.synchronizations import Synchronizations, located_synchronizations
+from scalescope.worker.trace import host_lines
+from scalescope.worker.trace.host_lines import Synchronizations, located_synchronizations
 from tests.builders.workers import CPU
 
 TORCH = str(Path(torch.__file__).parent / "nn" / "module.py")
 MEASURING = str(Path(scalescope.__file__).parent / "worker" / "training" / "step.py")
-ATTACHED = str(Path(scalescope.__file__).parent / "worker" / "attach" / "optimizers.py")
+ATTACHED = str(Path(scalescope.__file__).parent / "worker" / "hooks" / "optimizers.py")
 WARNINGS = warnings.__file__
 USER = "/home/user/model.py"
 
@@ -128,7 +128,7 @@ def test_every_wait_inside_the_block_is_located(mode: Mode, monkeypatch: pytest.
     line = _line_of("value.sum().item()  # the wait")
     here = [frame.lineno for frame in added[0] if frame.name.startswith("test_every_wait")]
     assert here == [line]
-    assert all(Path(frame.filename) != Path(synchronizations.__file__) for frame in added[0])
+    assert all(Path(frame.filename) != Path(host_lines.__file__) for frame in added[0])
     assert mode.now == 1
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from scalescope.errors import BadInput
-from scalescope.experiment.ablations import without_optimizer
+from scalescope.experiment.explanations import without_optimizer
 from scalescope.experiment.trial import Trial
 from scalescope.worker.process.position import Position
 from scalescope.worker.training.assembly import build_step, build_workload

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from scalescope.worker.process.group import Group
 from scalescope.worker.process.position import Position
-from scalescope.worker.text.encoding import ClassifiedTexts, ContinuedTexts
+from scalescope.worker.text import ClassifiedTexts, ContinuedTexts
 from scalescope.worker.training.evaluation import Evaluation
 from scalescope.worker.training.measurements import Measurements
 from scalescope.worker.training.step import Data, Workload

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from scalescope.errors import BadInput
 from scalescope.worker.process.position import Position
-from scalescope.worker.training.failures import explained, unused_parameters
+from scalescope.worker.training.measurements import explained, unused_parameters
 from scalescope.worker.training.step import Batch, Data, Step, Workload, plain_step
 
 

@@ -1,5 +1,6 @@
 """Feeding from data sets: who gets which sample in which epoch, and that loader processes never stay."""
 
+import dataclasses
 import itertools
 import json
 import multiprocessing
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from scalescope import clocks
-from scalescope.worker.text.encoding import ClassifiedTexts
+from scalescope.worker.text import ClassifiedTexts
 from scalescope.worker.training import feeding
 from scalescope.worker.training.feeding import (
     Feed,
@@ -162,8 +163,20 @@ def test_closing_ends_the_loader_s_processes_also_before_the_first_batch_was_tak
     for _ in range(taken):
         next(peeked)
     assert len(set(multiprocessing.active_children()) - others) == 2
-    Feed(batches=peeked).close()
+    dataclasses.replace(stream, batches=peeked).close()
     assert set(multiprocessing.active_children()) <= others
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_closing_ends_the_loader_s_processes_whoever_still_holds_its_batches(persistent: bool) -> None:
+    others = set(multiprocessing.active_children())
+    stream = feed(texts(40), 4, loader(2, persistent=persistent), CPU, Shard(index=0, count=1), 0)
+    next(stream.batches)
+    held = stream.loader
+    assert len(set(multiprocessing.active_children()) - others) == 2
+    stream.close()
+    assert set(multiprocessing.active_children()) <= others
+    assert held is stream.loader
 
 
 def test_batches_without_close_are_accepted() -> None:

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from scalescope.worker.training.largest_parameters import largest_parameters  # noqa: E402
+from scalescope.worker.training.ddp_logging import largest_parameters  # noqa: E402
 
 
 class Words(nn.Module):

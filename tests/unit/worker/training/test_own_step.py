@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from scalescope.errors import BadInput
-from scalescope.experiment.ablations import without_optimizer
+from scalescope.experiment.explanations import without_optimizer
 from scalescope.worker.process.position import Position
 from scalescope.worker.strategies import ddp, pipeline, scratch_ddp, single
 from scalescope.worker.training.assembly import build_step
@@ -254,7 +254,7 @@ def test_what_needs_the_parts_of_a_step_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(BadInput) as caught:
         refuse_parts(TRIAL.replace(**settings), with_step(), strategy)
-    assert str(caught.value).startswith(f"{reason}, and the workload has a step of its own; ")
+    assert str(caught.value).startswith(f"{reason}, and the workload defines its own step; ")
 
 
 def test_other_workloads_and_settings_are_not_refused() -> None:

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from scalescope.worker.training import pacing
-from scalescope.worker.training.pacing import Pace, PacedModel, SleepingOptimizer
+from scalescope.worker.training import stand_in
+from scalescope.worker.training.stand_in import Pace, PacedModel, SleepingOptimizer
 
 
 class _Body(nn.Module):
@@ -104,8 +104,8 @@ class _FakeTime:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        monkeypatch.setattr(pacing.clocks, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(pacing.clocks, "sleep", self._sleep)
+        monkeypatch.setattr(stand_in.clocks, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(stand_in.clocks, "sleep", self._sleep)
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds

@@ -12,12 +12,12 @@ from scalescope.experiment.expand import expand
 from scalescope.experiment.trial import Trial
 from scalescope.results.traces.events import BACKWARD, CLEAR, FORWARD, OPTIMIZER
 from scalescope.worker.process.group import Group
-from scalescope.worker.rank_profile.marks import trained_parameters
-from scalescope.worker.rank_profile.timed_steps import TimedStep
+from scalescope.worker.rank_profile import TimedStep, trained_parameters
 from scalescope.worker.training.measurements import Measurements
-from scalescope.worker.training.pacing import PacedModel, SleepingOptimizer
 from scalescope.worker.training.stand_in import (
     ComputeTimes,
+    PacedModel,
+    SleepingOptimizer,
     compute_times,
     paced,
     stand_in_for,

@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from scalescope.catalog.workloads.transformer import Transformer
-from scalescope.worker.text.corpus import Corpus, corpus_of
+from scalescope.worker.text import Corpus, corpus_of
 from scalescope.worker.training.step import BuildContext, Workload
 from scalescope.worker.workloads.transformer import build
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from scalescope.experiment.machine import Gpu
 from scalescope.experiment.trial import Trial
-from scalescope.launch.local.leftovers import without_perf_maps
-from scalescope.launch.local.pinning import cpus_for
-from scalescope.launch.local.split_gpu import SplitGpu
-from scalescope.launch.loopback import LOOPBACK
-from scalescope.results.ranks.attach_job import JOB_VARIABLE
+from scalescope.launch.local.emulation import SplitGpu
+from scalescope.launch.local.logs import without_perf_maps
+from scalescope.launch.local.processes import cpus_for
+from scalescope.launch.probing import LOOPBACK
+from scalescope.results.ranks import JOB_VARIABLE
 from scalescope.secret_variables import with_values
 
 # What trackers read to stay offline.

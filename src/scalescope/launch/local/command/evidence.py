@@ -1,8 +1,8 @@
-"""What the processes of a training command left behind about themselves, and what that means."""
+"""What a command left behind: its output, heartbeats, and where it crashed."""
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,106 @@ from typing import Any
 from scalescope.experiment.command_line import takes_world_size
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome
-from scalescope.launch.local.command.crash_line import crash_line
+from scalescope.launch.local.command.processes import CommandProcess
 from scalescope.launch.local.command.views import CHOICES
+from scalescope.launch.local.logs import tail_of
 from scalescope.launch.local.rank_watch import signal_name
-from scalescope.launch.memory_kills import OUT_OF_MEMORY, MemoryKills
+from scalescope.launch.probing import OUT_OF_MEMORY, MemoryKills
+from scalescope.launch.telemetry.load import LoadMeter
 from scalescope.private_view import OVERLAY, REDIRECT
 from scalescope.quantities import counted
 from scalescope.results.printable import printable
-from scalescope.results.ranks.attach_job import PROCESSES
+from scalescope.results.ranks import PROCESSES, Beat, Heartbeats, Phase, RankStage, is_secondary_error
 from scalescope.results.run_folder import read_json
+
+# ---- The line of a log that says best why a training command crashed
+
+
+_READ_BYTES = 256 << 10
+_LONGEST = 300
+_BEGIN = "Traceback (most recent call last):"
+_RANK_PREFIX = re.compile(r"^\[[\w-]+\]:\s?")  # `[rank0]: ` of torch, `[default0]:` of torchrun
+# What launchers raise because a rank has failed.
+_OF_LAUNCHERS = (
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError",
+    "torch.multiprocessing.spawn.ProcessExitedException",
+    "torch.multiprocessing.spawn.ProcessRaisedException",
+    "subprocess.CalledProcessError",
+)
+
+
+def crash_line(log: Path) -> str:
+    """The error of the last traceback that is the script's own, or else the last line; empty without any."""
+    text = tail_of(log, _READ_BYTES).decode("utf-8", "replace")
+    lines = [_RANK_PREFIX.sub("", line.rstrip()) for line in text.splitlines()]
+    errors = _errors(lines)
+    of_script = [line for line in errors if not line.startswith(_OF_LAUNCHERS)]
+    first_causes = [line for line in of_script if not is_secondary_error(line)]
+    if not of_script and errors:  # the launcher's own words come before its traceback
+        lines = lines[: [line.endswith(_BEGIN) for line in lines].index(True)]
+    printed = [line.strip() for line in lines if line.strip()]
+    candidates = first_causes or of_script or printed or errors
+    return printable(candidates[-1])[:_LONGEST] if candidates else ""
+
+
+def _errors(lines: list[str]) -> list[str]:
+    """The line after each traceback: the first that is not indented."""
+    errors, inside = [], False
+    for line in lines:
+        if line.endswith(_BEGIN):  # a prompt may stand in front of it
+            inside = True
+        elif inside and line and not line[0].isspace():
+            errors.append(line)
+            inside = False
+    return errors
+
+
+# ---- Heartbeats where only some ranks can write them: those on this host, and not on other nodes
+
+
+class HostHeartbeats(Heartbeats):
+    """A rank of another node is where its record says, and then as far as the furthest rank of this host.
+
+    All ranks step together, so one that stops shows here too; which one it was is then unknown.
+    """
+
+    records: Sequence[Callable[[], dict[str, Any]]] = ()  # by rank: what it has written so far
+
+    def read(self, rank: int) -> Beat:
+        beat = super().read(rank)
+        state = None if beat.stage > RankStage.STARTING else self.records[rank]().get("state")
+        if state == "running":
+            beats_here = (Heartbeats.read(self, other) for other in range(len(self.records)))
+            furthest = max(beats_here, key=lambda other: other.position)
+            begun = Beat(0, 0, RankStage.WARMUP, Phase.INPUT, 0.0)
+            return max(begun, furthest, key=lambda other: other.position)
+        return Beat(0, 0, RankStage.TEARDOWN, Phase.INPUT, 0.0) if state == "done" else beat
+
+
+# ---- Load in a job of SLURM, where ranks that a command starts by srun are not below us
+
+
+class SlurmLoadMeter(LoadMeter):
+    """Knows every process of a command as ours; what they compute is unknown once some are not below us.
+
+    What such a process has computed is its daemon's as soon as it ends, and would look like others' load.
+    """
+
+    def __init__(self, process: CommandProcess) -> None:
+        super().__init__()
+        self._process = process
+        self._knows_all = True
+
+    def own_pids(self) -> frozenset[int]:
+        return super().own_pids() | self._process.members()
+
+    def _own_ticks(self) -> int | None:
+        self._knows_all = self._knows_all and self.own_pids() == super().own_pids()
+        return super()._own_ticks() if self._knows_all else None
+
+
+# ---- What the processes of a training command left behind about themselves, and what that means
+
 
 _WITHOUT_PATH = "start it with `python -m scalescope.attach -- ...`"
 _NO_OVERLAY = re.compile(r"Read-only file system|os error 30|Value too large for defined data type")
@@ -75,7 +166,7 @@ class CommandEvidence:
                 return self._failed(f"{reason}; the kernel {OUT_OF_MEMORY}", out_of_memory=True)
             if self._is_forbidden(line):
                 return self._invalid(
-                    f"{reason}; the command writes there in a way that cannot be kept apart here; {CHOICES}"
+                    f"{reason}; the command writes there in a way that cannot be isolated here; {CHOICES}"
                 )
             if line.startswith(NO_INPUT):
                 return self.without_input(reason)
@@ -117,7 +208,7 @@ class CommandEvidence:
         return self._invalid(f"the command ran {counted(ran, 'rank')}, {asked} {verb} asked for; {advice}")
 
     def _too_few_steps(self) -> str:
-        """What was missing in a command that ended well."""
+        """What was missing in a command that succeeded."""
         if not any(process.torch for process in self.processes):
             return "the command never imported torch, so there was no training step to measure"
         given_up = [process.error for process in self.processes if process.torch and process.error]

@@ -12,22 +12,20 @@ from typing import Any
 from scalescope.catalog.measuring import Measuring
 from scalescope.errors import BadInput, CannotRun
 from scalescope.experiment.command_line import CommandNodes, filled_words
+from scalescope.experiment.explanations import Phase
 from scalescope.experiment.machine import Gpu
-from scalescope.experiment.phases import Phase
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher, attach_phase, explained_in
 from scalescope.launch.local.command.environment import command_environment, rank_cpus, rank_environments
-from scalescope.launch.local.command.host_heartbeats import HostHeartbeats
+from scalescope.launch.local.command.evidence import HostHeartbeats, SlurmLoadMeter
 from scalescope.launch.local.command.processes import PACKAGE, CommandProcess, check_program, start_command
-from scalescope.launch.local.command.slurm_load import SlurmLoadMeter
 from scalescope.launch.local.command.supervisor import CommandSupervisor, RankOfCommand, SupervisedCommand
 from scalescope.launch.local.command.views import Views, Writes
+from scalescope.launch.local.emulation import SplitGpu
 from scalescope.launch.local.rank_watch import SupervisedLaunch, SupervisedRank
-from scalescope.launch.local.split_gpu import SplitGpu
 from scalescope.launch.telemetry.load import LoadMeter
 from scalescope.launch.telemetry.sampler import Telemetry
-from scalescope.results.ranks.attach_job import PROCESSES, AttachJob
-from scalescope.results.ranks.heartbeat import Heartbeats
+from scalescope.results.ranks import PROCESSES, AttachJob, Heartbeats
 from scalescope.results.result import RankRecord
 from scalescope.results.run_folder import RunFolder
 

@@ -17,7 +17,7 @@ from scalescope.launch.guard import END, start_guarded
 from scalescope.launch.local.processes import signal_group
 from scalescope.launch.private_directory import own_directories
 from scalescope.launch.telemetry.load import PROC, process_tree
-from scalescope.results.ranks.attach_job import JOB_VARIABLE
+from scalescope.results.ranks import JOB_VARIABLE
 
 PACKAGE = Path(scalescope.__file__).parent
 _PASSED_ON = (

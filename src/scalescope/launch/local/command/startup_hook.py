@@ -49,7 +49,7 @@ def _load(job_file):
         import importlib
 
         _load_package(job_file)
-        importlib.import_module("scalescope.worker.attach.startup").begin()
+        importlib.import_module("scalescope.worker.hooks.startup").begin()
     except (Exception, SystemExit) as error:
         _report(job_file, error)
 

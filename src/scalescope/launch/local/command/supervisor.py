@@ -21,13 +21,12 @@ from scalescope.launch.local.command.views import Writes
 from scalescope.launch.local.logs import cap_log
 from scalescope.launch.local.rank_watch import RankWatch, SupervisedLaunch
 from scalescope.quantities import counted, data_size
-from scalescope.results.ranks.heartbeat import RankStage
-from scalescope.results.ranks.secondary_errors import is_secondary_error
+from scalescope.results.ranks import RankStage, is_secondary_error
 from scalescope.results.result import RankRecord
 
 _POLL_S = 0.1
 _WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # a training may go on after them
-_SPACE_LOOK_S = 1.0  # between two looks at what the command has written
+_SPACE_LOOK_S = 1.0  # between two checks of what the command has written
 _SETTLE_S = 2.0  # after a rank's error: lets the others report theirs, and the launcher end
 _FILES_APPEAR_S = 60.0  # the longest that NFS keeps what it knows of a folder
 

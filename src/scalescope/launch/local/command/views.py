@@ -69,7 +69,7 @@ class Writes:
 
 
 def starts_by_srun(words: Sequence[str]) -> bool:
-    """Whether SLURM starts the ranks, so that they are not below our process."""
+    """Whether SLURM starts the ranks; they are then not children of our process."""
     return any(Path(word).name == "srun" for word in words)
 
 
@@ -85,7 +85,7 @@ class Views:
         by_srun = several_nodes or starts_by_srun(words)
         if by_srun and any(Path(word).name in _SHELLS or word.endswith(".sh") for word in words):
             raise CannotRun(
-                "srun starts a shell script, whose writes cannot be kept apart from your files; "
+                "srun starts a shell script, whose writes cannot be isolated from your files; "
                 "use --allow-writes if it may write, or start Python directly"
             )
         covered = tuple(_covered(words))
@@ -95,7 +95,7 @@ class Views:
         kind = self._kinds[key]
         if not kind and keep is None:
             raise CannotRun(
-                "what the command writes cannot be kept apart from your files here: this system allows "
+                "the command's writes cannot be isolated from your files here: this system allows "
                 f"neither mount namespaces with overlays nor Landlock; {CHOICES}"
             )
         return kind or REDIRECT

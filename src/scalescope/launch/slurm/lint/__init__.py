@@ -3,31 +3,22 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from scalescope.launch.slurm.lint import (
-    environment,
-    output,
-    reading,
-    rendezvous,
-    resources,
-    this_host,
-    torchrun,
-)
-from scalescope.launch.slurm.lint.facts import LintedJob, Mistake, job_of
-from scalescope.launch.slurm.lint.script import read
+from scalescope.launch.slurm.lint import environment, resources, starting
+from scalescope.launch.slurm.lint.facts import LintedJob, Mistake, job_of, read
 
 _RULES: tuple[Callable[[LintedJob], Iterator[Mistake]], ...] = (
-    reading.indented_directive,
-    reading.late_directive,
-    reading.commented_directive,
-    rendezvous.node_list_as_address,
-    this_host.rendezvous_at_this_host,
-    this_host.rendezvous_at_each_node,
-    rendezvous.fixed_port,
-    rendezvous.shared_default_port,
-    rendezvous.rank_of_the_first_node,
-    torchrun.torchrun_on_first_node_only,
-    torchrun.torchrun_without_rendezvous,
-    rendezvous.nodes_of_another_number,
+    environment.indented_directive,
+    environment.late_directive,
+    environment.commented_directive,
+    starting.node_list_as_address,
+    starting.rendezvous_at_this_host,
+    starting.rendezvous_at_each_node,
+    starting.fixed_port,
+    starting.shared_default_port,
+    starting.rank_of_the_first_node,
+    starting.torchrun_on_first_node_only,
+    starting.torchrun_without_rendezvous,
+    starting.nodes_of_another_number,
     resources.several_launchers,
     resources.pmix,
     resources.gpus_per_task,
@@ -37,12 +28,12 @@ _RULES: tuple[Callable[[LintedJob], Iterator[Mistake]], ...] = (
     resources.no_thread_count,
     environment.loopback_between_nodes,
     environment.left_from_debugging,
-    output.missing_folder,
+    environment.missing_folder,
 )
 
 
 def lint(script: str, folders: tuple[Path, ...] = ()) -> list[Mistake]:
     """All mistakes of a script, in the order of its lines; relative paths start in one of the folders."""
     job = job_of(read(script.removeprefix("\ufeff").replace("\r\n", "\n")), folders)
-    mistakes = [*reading.refused(script), *(mistake for rule in _RULES for mistake in rule(job))]
+    mistakes = [*environment.refused(script), *(mistake for rule in _RULES for mistake in rule(job))]
     return sorted(dict.fromkeys(mistakes), key=lambda mistake: mistake.line)

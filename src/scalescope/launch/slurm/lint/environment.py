@@ -1,13 +1,140 @@
-"""Variables that keep nodes from reaching each other, or that make every step slow."""
+"""Mistakes in directives, variables and output folders."""
 
+import os
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from scalescope.launch.slurm.lint.facts import LintedJob, Mistake, slurm_options
-from scalescope.launch.slurm.lint.launches import LaunchCommand
-from scalescope.launch.slurm.lint.nodes import is_for_several_nodes
-from scalescope.launch.slurm.lint.script import assignments, commands, expanded, unquoted
+from scalescope.launch.slurm.lint.facts import (
+    LaunchCommand,
+    LintedJob,
+    Mistake,
+    assignments,
+    commands,
+    expanded,
+    line_of,
+    slurm_options,
+    unquoted,
+)
+from scalescope.launch.slurm.lint.resources import is_for_several_nodes
+
+# ---- Mistakes that keep sbatch from reading a script, or lines of it
+
+
+def refused(script: str) -> Iterator[Mistake]:
+    """What sbatch refuses before it reads anything."""
+    if script.startswith("\ufeff"):
+        yield Mistake(1, "a byte order mark before #!: sbatch rejects the script", "save it without one")
+    elif not script.startswith("#!"):
+        yield Mistake(1, "no #! at the start: sbatch rejects the script", "make the first line #!/bin/bash")
+    if "\r\n" in script:
+        yield Mistake(
+            1 + script.count("\n", 0, script.index("\r\n")),
+            "a DOS line break: sbatch rejects scripts that contain any",
+            r"remove them: sed -i 's/\r$//' SCRIPT",
+        )
+
+
+def indented_directive(job: LintedJob) -> Iterator[Mistake]:
+    for directive in job.script.directives:
+        if directive.is_indented and directive.comes_after is None:
+            yield Mistake(
+                directive.number,
+                "an indented #SBATCH: sbatch reads it only at the start of a line, so it has no effect",
+                "remove the space before it",
+            )
+
+
+def late_directive(job: LintedJob) -> Iterator[Mistake]:
+    for directive in job.script.directives:
+        if directive.comes_after is not None:
+            yield Mistake(
+                directive.number,
+                f"sbatch ignores #SBATCH after the first command (line {directive.comes_after}), "
+                "so it has no effect",
+                "move it to the top",
+            )
+
+
+def commented_directive(job: LintedJob) -> Iterator[Mistake]:
+    """An option that another line gives was put aside on purpose."""
+    read = {
+        name
+        for directive in job.script.directives
+        if not directive.is_comment
+        for name in slurm_options(directive.text)
+    }
+    for directive in job.script.directives:
+        if directive.is_comment and not read.issuperset(slurm_options(directive.text)):
+            yield Mistake(
+                directive.number,
+                "a space between # and SBATCH: to sbatch this is a comment, so it has no effect",
+                f"#SBATCH {directive.text.strip()}",
+            )
+
+
+# ---- Output to a folder that does not exist: SLURM creates none, and the job ends before its script begins
+
+
+def missing_folder(job: LintedJob) -> Iterator[Mistake]:
+    said = set()
+    for option in ("output", "error"):
+        folder = job.options.get(option, "").rpartition("/")[0]
+        if not folder or "%" in folder or folder in said or not _is_missing(folder, job):
+            continue
+        said.add(folder)
+        yield Mistake(
+            line_of(option, job),
+            f"--{option}: folder {folder} does not exist, so the job fails immediately and without output",
+            _fix(folder, job),
+        )
+
+
+def _is_missing(folder: str, job: LintedJob) -> bool:
+    """In every folder that the job may start in.
+
+    An absolute path whose parent is missing too may be on another machine.
+    """
+    path = Path(folder)
+    if path.is_absolute():
+        return _is_folder(path) is False and _is_folder(path.parent) is True
+    starts = [start / job.options.get("chdir", "") for start in job.folders]
+    return bool(starts) and all(_is_folder(start) and _is_folder(start / path) is False for start in starts)
+
+
+def _is_folder(path: Path) -> bool | None:
+    """None where that cannot be seen."""
+    try:
+        return stat.S_ISDIR(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return None
+
+
+def _fix(folder: str, job: LintedJob) -> str:
+    if folder.startswith(("~", "$")):
+        return "write the path out: sbatch expands neither ~ nor variables in #SBATCH lines"
+    made = _made_at(folder, job)
+    too_late = f" (the one in line {made} comes too late: SLURM opens the file first)" if made else ""
+    return f"mkdir -p {folder} before sbatch{too_late}"
+
+
+def _made_at(folder: str, job: LintedJob) -> int | None:
+    """The line of the script that makes the folder."""
+    wanted = os.path.normpath(folder)
+    for line in job.script.lines:
+        for command in commands(line.text):
+            made = [os.path.normpath(unquoted(expanded(word, job.variables))) for word in command.words]
+            if "mkdir" in made and any(path == wanted or path.startswith(wanted + "/") for path in made):
+                return line.number_at(command.offset)
+    return None
+
+
+# ---- Variables that keep nodes from reaching each other, or that make every step slow
+
 
 _Place = tuple[int, int]
 _BEFORE_THE_SCRIPT, _AFTER_THE_SCRIPT = (0, 0), (1 << 62, 0)

@@ -4,7 +4,7 @@ from typing import Any
 
 from scalescope.cli.measuring import measure
 from scalescope.cli.options import measuring_verb
-from scalescope.studies.training.drift import Drift
+from scalescope.studies.drift import Drift
 
 
 @measuring_verb(Drift)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from scalescope.analysis.prediction.forecasts.contradiction import Contradiction, is_contradicted
-from scalescope.analysis.prediction.prediction import Range
+from scalescope.analysis.prediction.answer import Contradiction, is_contradicted
+from scalescope.analysis.prediction.forecast import Range
 from scalescope.report.prediction.sections import contradiction_line
 
 PREDICTED = Range(value=0.097, low=0.086, high=0.111)

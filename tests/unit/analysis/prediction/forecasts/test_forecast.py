@@ -5,14 +5,13 @@ import math
 
 import pytest
 
-from scalescope.analysis.prediction.forecasts.forecast import curve_of, forecast, limit_of
-from scalescope.analysis.prediction.forecasts.intervals import LedgerResidual, Origin
-from scalescope.analysis.prediction.inputs import JobInputs
-from scalescope.analysis.prediction.network import CollectiveTime
+from scalescope.analysis.prediction.collective_times import CollectiveTime
+from scalescope.analysis.prediction.forecast import curve_of, forecast, limit_of
+from scalescope.analysis.prediction.intervals import LedgerResidual, Origin
+from scalescope.analysis.prediction.jobs import JobInputs
 from scalescope.analysis.prediction.profiles import MeasuredProfile
-from scalescope.analysis.prediction.setup import RankLayout
+from scalescope.analysis.prediction.setup import Fitted, RankLayout, StepTimeline, TimelineEvent
 from scalescope.analysis.prediction.simulation import simulate
-from scalescope.analysis.prediction.timeline import Fitted, StepTimeline, TimelineEvent
 from scalescope.results.ledger import PredictionKind
 from tests.builders.profiles import made_inputs, made_times
 

@@ -7,12 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from scalescope.analysis.prediction.forecasts.answer import PredictionAnswer
-from scalescope.analysis.prediction.forecasts.coverage import binomial_interval
-from scalescope.analysis.prediction.forecasts.forecast import forecast
-from scalescope.analysis.prediction.forecasts.what_if import Change, what_if
-from scalescope.analysis.prediction.forecasts.worth import LEAST_MARGINAL, most_worth, worth_of
-from scalescope.analysis.prediction.prediction import Prediction, Range
+from scalescope.analysis.prediction.answer import Change, PredictionAnswer, what_if
+from scalescope.analysis.prediction.forecast import (
+    LEAST_MARGINAL,
+    Prediction,
+    Range,
+    forecast,
+    most_worth,
+    worth_of,
+)
+from scalescope.analysis.prediction.intervals import binomial_interval
 from scalescope.report.prediction.sections import prediction_section, worth_line
 from tests.builders.profiles import made_inputs
 

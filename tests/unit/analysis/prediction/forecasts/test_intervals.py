@@ -7,7 +7,7 @@ import random
 import pytest
 from scipy import stats
 
-from scalescope.analysis.prediction.forecasts.intervals import (
+from scalescope.analysis.prediction.intervals import (
     LEAST_RESIDUALS,
     LedgerResidual,
     Origin,

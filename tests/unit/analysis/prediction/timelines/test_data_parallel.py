@@ -6,14 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalescope.analysis.prediction.network import CollectiveTime
-from scalescope.analysis.prediction.profile import Gradient, RankProfile
-from scalescope.analysis.prediction.setup import Setup
-from scalescope.analysis.prediction.timeline import Fitted, StepTimeline
-from scalescope.analysis.prediction.timelines.data_parallel import simulate_data_parallel
-from scalescope.analysis.prediction.timelines.exchanges import Exchange, Sent, scheduled
-from scalescope.analysis.prediction.timelines.lanes import expected_maximum
-from scalescope.analysis.prediction.timelines.zero1 import largest_share, simulate_zero1
+from scalescope.analysis.prediction.collective_times import CollectiveTime
+from scalescope.analysis.prediction.profiles import Gradient, RankProfile
+from scalescope.analysis.prediction.setup import Fitted, Setup, StepTimeline
+from scalescope.analysis.prediction.timelines import (
+    Exchange,
+    Sent,
+    expected_maximum,
+    largest_share,
+    scheduled,
+    simulate_data_parallel,
+    simulate_zero1,
+)
 from tests.builders.profiles import MIB, PerMib, profile_of, profiles, unit
 
 

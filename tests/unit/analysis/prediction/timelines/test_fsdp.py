@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalescope.analysis.prediction.profile import RankProfile, Unit
-from scalescope.analysis.prediction.setup import Setup
-from scalescope.analysis.prediction.timeline import Fitted, StepTimeline
-from scalescope.analysis.prediction.timelines.fsdp import simulate_fsdp
+from scalescope.analysis.prediction.profiles import RankProfile, Unit
+from scalescope.analysis.prediction.setup import Fitted, Setup, StepTimeline
+from scalescope.analysis.prediction.timelines import simulate_fsdp
 from tests.builders.profiles import MIB, PerMib, profile_of, profiles, unit
 
 SETUP = Setup(world_size=4, strategy="fsdp")

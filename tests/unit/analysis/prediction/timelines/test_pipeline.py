@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scalescope.analysis.prediction.profile import RankProfile
-from scalescope.analysis.prediction.setup import RankLayout, Setup
-from scalescope.analysis.prediction.timeline import Fitted, StepTimeline
-from scalescope.analysis.prediction.timelines.pipeline import simulate_pipeline, stages_of
+from scalescope.analysis.prediction.pipelines import simulate_pipeline, stages_of
+from scalescope.analysis.prediction.profiles import RankProfile
+from scalescope.analysis.prediction.setup import Fitted, RankLayout, Setup, StepTimeline
 from scalescope.errors import BadInput
 from tests.builders.profiles import MIB, PerMib, profile_of, profiles, unit
 

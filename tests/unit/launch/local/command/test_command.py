@@ -10,11 +10,11 @@ from scalescope.experiment.machine import Gpu
 from scalescope.experiment.trial import Trial
 from scalescope.launch.local.command import views
 from scalescope.launch.local.command.environment import command_environment, rank_environments
-from scalescope.launch.local.command.host_heartbeats import HostHeartbeats
+from scalescope.launch.local.command.evidence import HostHeartbeats
 from scalescope.launch.local.command.views import Views, _around, _covered
-from scalescope.launch.local.split_gpu import SplitGpu
+from scalescope.launch.local.emulation import SplitGpu
 from scalescope.private_view import OVERLAY, REDIRECT, changed_files, is_below, remove_tree
-from scalescope.results.ranks.heartbeat import Beat, Phase, RankStage
+from scalescope.results.ranks import Beat, Phase, RankStage
 from tests.builders.commands import command_trial
 
 

@@ -26,7 +26,7 @@ class Hooked:
         (self.directory / "python" / "sitecustomize.py").write_text(HOOK.read_text())
         job = {"package_parent": str(self.package_parent)}
         (self.directory / "job.json").write_text(json.dumps(job))
-        attach = self.package_parent / "scalescope" / "worker" / "attach"
+        attach = self.package_parent / "scalescope" / "worker" / "hooks"
         attach.mkdir(parents=True)
         for folder in (attach, attach.parent, attach.parent.parent):
             (folder / "__init__.py").touch()
@@ -59,7 +59,7 @@ def hooked(tmp_path: Path) -> Hooked:
 def test_our_code_is_loaded_from_the_launcher_and_its_folder_is_not_on_the_path(hooked: Hooked) -> None:
     run = hooked.python("import sys; print('\\n'.join(sys.path))")
     begun = Path((hooked.directory / "begun").read_text())
-    assert begun == hooked.package_parent / "scalescope" / "worker" / "attach" / "startup.py"
+    assert begun == hooked.package_parent / "scalescope" / "worker" / "hooks" / "startup.py"
     assert str(hooked.package_parent) not in run.stdout.splitlines()
     assert str(hooked.directory / "python") in run.stdout.splitlines()  # for what the process starts
     assert run.stderr == "" and hooked.reports() == []

@@ -5,7 +5,7 @@ import errno
 import pytest
 import torch
 
-from scalescope.worker.process.health.out_of_memory import is_out_of_memory
+from scalescope.worker.process.health import is_out_of_memory
 
 _WORDINGS = (
     "[enforce fail at alloc_cpu.cpp:128] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to",

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from scalescope.results.ranks.heartbeat import RankStage
-from scalescope.worker.process.health import stall_watch
-from scalescope.worker.process.health.stall_watch import StallWatch, answer_key
+from scalescope.results.ranks import RankStage
+from scalescope.worker.process import health
+from scalescope.worker.process.health import StallWatch, answer_key
 from scalescope.worker.process.position import Position
 from scalescope.worker.process.rendezvous import Rendezvous
 from tests.speed import patience
@@ -30,9 +30,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rendezvous:
     """The store of two ranks, as rank 0 has it; nobody waits long."""
     for name, value in (("RANK", 0), ("WORLD_SIZE", 2), ("SCALESCOPE_STORE_FILE", tmp_path / "store")):
         monkeypatch.setenv(name, str(value))
-    monkeypatch.setattr(stall_watch, "_POLL_S", 0.01)
-    monkeypatch.setattr(stall_watch, "_SETTLE_S", 0.2)
-    monkeypatch.setattr(stall_watch, "_leave", lambda: None)
+    monkeypatch.setattr(health, "_POLL_S", 0.01)
+    monkeypatch.setattr(health, "_SETTLE_S", 0.2)
+    monkeypatch.setattr(health, "_leave", lambda: None)
     return Rendezvous()
 
 

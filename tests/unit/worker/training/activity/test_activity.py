@@ -14,8 +14,7 @@ from scalescope.results.result import HOST_PARTS
 from scalescope.worker.benchmarks.train import OwnLoop
 from scalescope.worker.engine.steps import driven
 from scalescope.worker.process.position import Position
-from scalescope.worker.training.activity.allocator import AllocatorWatch
-from scalescope.worker.training.activity.garbage import GarbageWatch
+from scalescope.worker.training.activity import AllocatorWatch, GarbageWatch
 from scalescope.worker.training.batch_work import (
     BatchWork,
     by_step,

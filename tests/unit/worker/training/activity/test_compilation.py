@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from scalescope.worker.training.activity import compilation
-from scalescope.worker.training.activity.compilation import CompilationWatch
+from scalescope.worker.training import activity
+from scalescope.worker.training.activity import CompilationWatch
 
 HERE = __file__
 
@@ -92,9 +92,9 @@ class _Changed:
 @pytest.mark.parametrize("module", [_Changed(), SimpleNamespace(), None])
 def test_a_changed_interface_makes_facts_unknown(monkeypatch: pytest.MonkeyPatch, module: object) -> None:
     if module is None:
-        monkeypatch.delitem(sys.modules, compilation._UTILS, raising=False)
+        monkeypatch.delitem(sys.modules, activity._UTILS, raising=False)
     else:
-        monkeypatch.setitem(sys.modules, compilation._UTILS, module)
+        monkeypatch.setitem(sys.modules, activity._UTILS, module)
     watch = CompilationWatch()
     watch.begin()
     watch.end()
@@ -102,4 +102,4 @@ def test_a_changed_interface_makes_facts_unknown(monkeypatch: pytest.MonkeyPatch
 
 
 def test_time_inside_several_compilations_counts_once() -> None:
-    assert compilation._covered_s([(1.0, 4.0), (2.0, 3.0), (3.5, 5.0), (7.0, 8.0)]) == pytest.approx(5.0)
+    assert activity._covered_s([(1.0, 4.0), (2.0, 3.0), (3.5, 5.0), (7.0, 8.0)]) == pytest.approx(5.0)

@@ -1,0 +1,1 @@
+"""Jobs with one injected cause, the recorder of their traces, and the list of cases."""

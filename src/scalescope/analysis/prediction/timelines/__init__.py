@@ -1,1 +1,0 @@
-"""How a step goes on N ranks, one file for each way to share the work."""

@@ -1,1 +1,0 @@
-"""What ranks and whoever started them share: their jobs, progress, places and errors."""

@@ -1,1 +1,0 @@
-"""`predict`: what a run would do on other numbers of ranks."""

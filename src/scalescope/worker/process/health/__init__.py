@@ -1,1 +1,0 @@
-"""What a rank notices of itself while it runs: missing memory, a standstill, which collective it calls."""
