@@ -18,10 +18,9 @@ from multiprocessing import Pool
 from typing import NamedTuple
 
 from tuning.simulated_jobs import make_job
-from tuning.simulation import best_gain, gain, search_of, simulate
+from tuning.simulation import best_gain, gain, simulate
 
 from scalescope.analysis.tuning.launches import BASELINE, TunedLaunches
-from scalescope.analysis.tuning.search import SearchPosition
 
 _SEED = 7
 _HELPS = 1.002  # less than that is nothing
@@ -82,13 +81,12 @@ def score(number: int, budget_s: float, noise: float = 1.0) -> Scored:
     found = gain(job, winner)
     useless = sum(gain(job, winner - {lever}) * _HELPS >= found for lever in winner)
     measured = TunedLaunches(outcome.launches)
-    position = SearchPosition(search=search_of(job, {}), measured=measured)
     faster = [
         levers
         for levers in measured.combinations
         if levers not in measured.failed
         and conclusion.recommended
-        and (difference := position.difference(levers, winner)) is not None
+        and (difference := measured.difference(levers, winner)) is not None
         and difference.value > difference.contrast.deviation
     ]
     return Scored(

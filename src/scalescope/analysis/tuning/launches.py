@@ -4,6 +4,7 @@ import itertools
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from scalescope.analysis.rounds import ENOUGH_QUIET, Cell
 from scalescope.analysis.statistics import Contrast
@@ -67,7 +68,7 @@ class SpeedDifference:
         return self.value + self.contrast.half_width(1.0 - alpha)
 
 
-@dataclass(slots=True)
+@dataclass
 class TunedLaunches:
     """The launches of a search so far, in their order."""
 
@@ -122,14 +123,31 @@ class TunedLaunches:
                 freedom += len(rates) - 1
         return squares / freedom, freedom
 
-    def difference(
-        self, levers: Combination, base: Combination, among: "TunedLaunches | None" = None
-    ) -> SpeedDifference | None:
-        """How much faster one is than the other; None where either was not measured, or under another load.
+    @cached_property
+    def race(self) -> "TunedLaunches":
+        """New launches, made in turns."""
+        return self.of_stages(("confirm",))
 
-        `among` are the launches to compare, where not all count; all of them tell the spread.
-        """
-        counted = among or self
+    @cached_property
+    def fresh(self) -> "TunedLaunches":
+        """Launches of their own, without what was tried in the start of another."""
+        own = [launch for launch in self.launches if not launch.is_within]
+        return TunedLaunches(own, self.usual_deviation)
+
+    def difference(self, levers: Combination, base: Combination) -> SpeedDifference | None:
+        """How much faster one is than the other: by the race where both ran in it, or else launches of their
+        own, or else tries; None where either was not measured, or under another load."""
+        for among in (self.race, self.fresh, self):
+            if among.count(levers) and among.count(base):
+                known = self._difference(levers, base, among)
+                if known is not None:
+                    return known
+        return None
+
+    def _difference(
+        self, levers: Combination, base: Combination, counted: "TunedLaunches"
+    ) -> SpeedDifference | None:
+        """The same by some of the launches; all of them tell the spread."""
         pairs = counted.pairs(levers, base)
         if pairs:
             squares, freedom = self._pair_spread()

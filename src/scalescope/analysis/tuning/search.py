@@ -134,24 +134,9 @@ class SearchPosition:
     def values(self) -> dict[Combination, float]:
         """How much faster each usable set is than the settings as they are: the logarithm."""
         usable = (levers for levers in self.measured.combinations if levers not in self.measured.failed)
-        differences = {levers: self.difference(levers, BASELINE) for levers in usable if levers}
+        differences = {levers: self.measured.difference(levers, BASELINE) for levers in usable if levers}
         known = {levers: difference.value for levers, difference in differences.items() if difference}
         return {BASELINE: 0.0, **known}
-
-    @cached_property
-    def fresh(self) -> TunedLaunches:
-        """Launches of their own, without what was tried in the start of another."""
-        own = [launch for launch in self.measured.launches if not launch.is_within]
-        return TunedLaunches(own, self.measured.usual_deviation)
-
-    def difference(self, levers: Combination, base: Combination) -> SpeedDifference | None:
-        """How much faster one set is than another: by the race, or launches of their own, or tries."""
-        for among in (self.race, self.fresh):
-            if among.count(levers) and among.count(base):
-                found = self.measured.difference(levers, base, among=among)
-                if found is not None:
-                    return found
-        return self.measured.difference(levers, base)
 
     @cached_property
     def best(self) -> Combination:
@@ -391,14 +376,10 @@ class SearchPosition:
 
     # The race
 
-    @cached_property
-    def race(self) -> TunedLaunches:
-        return self.measured.of_stages(("confirm",))
-
     def raced(self) -> NextLaunch | None:
         """One more launch of what is still in the race, whichever has had the fewest."""
         runners = self.runners()
-        launched = [launch.levers for launch in self.race.launches]
+        launched = [launch.levers for launch in self.measured.race.launches]
         counts = {levers: launched.count(levers) for levers in runners}
         order = {levers: place for place, levers in enumerate(runners)}
         for levers in sorted(runners, key=lambda levers: (counts[levers], order[levers])):
@@ -415,8 +396,8 @@ class SearchPosition:
         if self.values[best] < math.log1p(self.search.threshold) and self._is_half_over():
             return []  # what nobody would notice is not worth the rest of the time
         others = [levers for levers in self._against(best) if not self._is_settled(levers, best)]
-        enough = self.race.made(best) >= self.search.most_launches
-        needs_pair = len(self.race.pairs(best, BASELINE)) < self.search.most_launches and not enough
+        enough = self.measured.race.made(best) >= self.search.most_launches
+        needs_pair = len(self.measured.race.pairs(best, BASELINE)) < self.search.most_launches and not enough
         if not others and not needs_pair:
             return []
         return list(dict.fromkeys([best, BASELINE, *others])) if needs_pair else [best, *others]
@@ -438,7 +419,7 @@ class SearchPosition:
 
     def errors_behind(self, levers: Combination, best: Combination) -> float:
         """By how many standard errors the best is faster."""
-        difference = self.difference(best, levers)
+        difference = self.measured.difference(best, levers)
         if difference is not None:
             return difference.value / max(difference.contrast.deviation, 1e-12)
         if best not in self.values or levers not in self.values:
@@ -468,14 +449,13 @@ def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
     if not measured.count(BASELINE):
         return Conclusion(support={})
     position = SearchPosition(search=search, measured=measured)
-    launched = [levers for levers in position.values if position.fresh.count(levers)]
+    launched = [levers for levers in position.values if measured.fresh.count(levers)]
     fastest = max(launched, key=lambda levers: position.values[levers])
     winner = _simplest(position, launched)
-    pairs = len(position.race.pairs(winner, BASELINE)) if winner else 0
-    # New launches alone support a claim: the others chose the winner.
-    claiming = position.race if pairs else position.fresh
-    gain = measured.difference(winner, BASELINE, among=claiming) if winner else None
-    rivals = len(position.race.combinations) - 1 if pairs else len(measured.combinations) - 1
+    pairs = len(measured.race.pairs(winner, BASELINE)) if winner else 0
+    # Once there is a race, it alone supports a claim: the other launches chose the winner.
+    gain = measured.difference(winner, BASELINE) if winner else None
+    rivals = len(measured.race.combinations) - 1 if pairs else len(measured.combinations) - 1
     alpha = _CLAIM / max(1, rivals) if pairs else _alpha(rivals)
     recommended = gain is not None and gain.value > LEAST_GAIN and gain.low(alpha) > 0.0
     return Conclusion(

@@ -143,7 +143,11 @@ class _TuningReader:
 
     def combinations(self) -> tuple[TriedCombination, ...]:
         """Every combination that was measured and can be compared, the fastest first."""
-        known = [levers for levers in self._measured.combinations if not levers or self._difference(levers)]
+        known = [
+            levers
+            for levers in self._measured.combinations
+            if not levers or self._measured.difference(levers, BASELINE)
+        ]
         tried = [self._tried(levers) for levers in known]
         return tuple(sorted(tried, key=lambda combination: -combination.speedup.value))
 
@@ -155,7 +159,7 @@ class _TuningReader:
         check = self._loss_check
         if check is not None and levers == self._conclusion.winner and check.change is not None:
             loss = LossComparison(check.change, check.differs)  # of more steps
-        difference = self._difference(levers)
+        difference = self._measured.difference(levers, BASELINE)
         return TriedCombination(
             levers=tuple(sorted(levers)),
             configuration=configuration,
@@ -193,11 +197,6 @@ class _TuningReader:
         trial = self._search.combinations.trial_with(levers)
         assert trial is not None
         return self._by_trial[trial.trial_id]
-
-    def _difference(self, levers: Combination) -> SpeedDifference | None:
-        """Against the current settings: in the launches that confirm, where there are any of both."""
-        confirmed = self._measured.difference(levers, BASELINE, among=self._confirmed)
-        return confirmed or self._measured.difference(levers, BASELINE)
 
     def _verdict(self, levers: Combination, difference: SpeedDifference | None) -> Verdict | None:
         """Whether a combination is faster, corrected for the number of them; None of a single launch."""
