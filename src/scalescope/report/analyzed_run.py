@@ -153,6 +153,11 @@ class ReportInput:
         """Runs that compare several numbers of ranks, the newest first."""
         return tuple(analyzed for analyzed in reversed(self.analyzed_runs) if analyzed.scales)
 
+    @property
+    def first(self) -> AnalyzedRun:
+        """The run that a report begins with: the newest that scales, or else the newest."""
+        return next(iter(self.scaling_runs), self.analyzed_runs[-1])
+
 
 def dataset_of(configuration: Configuration) -> str:
     """The data a configuration trained on; the workload's name for synthetic samples, the script's of a

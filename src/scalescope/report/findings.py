@@ -40,6 +40,12 @@ def findings_section(
     return (Section(title=title, lines=lines, findings=listed, details=tuple(details)),)
 
 
+def first_finding(diagnosis: Diagnosis) -> tuple[Section, ...]:
+    """The finding that costs most, with what to do; empty where none costs anything."""
+    costly = [finding for finding in diagnosis.findings if finding.share > 0.0][:1]
+    return tuple(Section(title="First finding", findings=(_listed(each, every=False),)) for each in costly)
+
+
 def _listed(finding: Finding, *, every: bool) -> ListedFinding:
     where = f" [{finding.about}]" if finding.about else ""
     doubt = "" if finding.certain else _UNCERTAIN

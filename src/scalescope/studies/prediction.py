@@ -14,11 +14,13 @@ from scalescope.analysis.prediction.collective_times import CollectiveTimes, Mea
 from scalescope.analysis.prediction.intervals import residuals_of
 from scalescope.analysis.prediction.jobs import MissingInput, inputs_of
 from scalescope.errors import BadInput
+from scalescope.report.chapter import Chapter, answer_chapters
 from scalescope.report.comm.nccl_tests import parse, read_output
 from scalescope.report.consistency import disagreement_section, prediction_disagreements
 from scalescope.report.prediction.as_json import answer_json
+from scalescope.report.prediction.figures import efficiency_figure, timeline_figure
 from scalescope.report.prediction.ledger import ledger_json, ledger_section
-from scalescope.report.prediction.sections import prediction_sections
+from scalescope.report.prediction.sections import prediction_sections, prediction_verdict
 from scalescope.report.section import Section
 from scalescope.results.ledger import ledger_file, read_ledger
 from scalescope.results.run import Run, load_run
@@ -128,6 +130,7 @@ class PredictReport:
 
     sections: tuple[Section, ...]
     data: dict[str, Any]
+    chapters: tuple[Chapter, ...]  # of its page
     warnings: tuple[str, ...] = ()
 
 
@@ -146,11 +149,17 @@ def predict(path: Path, request: PredictionRequest, network: str | None = None) 
     answers = _answers([answer(inputs, request, residuals) for inputs in all_inputs], request)
     warnings = (*run.warnings, *(remember_predictions(run) or ledger.warnings))
     as_measured = network is None and not request.changes_setup and request.layout is None
+    disagreements = disagreement_section(prediction_disagreements(answers) if as_measured else ())
+    sections = tuple(section for each in answers for section in prediction_sections(each))
+    figures = [
+        figure
+        for number, each in enumerate(answers)
+        if each.contradiction is None
+        for figure in (efficiency_figure(each, number), timeline_figure(each, number))
+    ]
     return PredictReport(
-        sections=(
-            *disagreement_section(prediction_disagreements(answers) if as_measured else ()),
-            *(section for each in answers for section in prediction_sections(each)),
-        ),
+        sections=(*disagreements, *sections),
+        chapters=answer_chapters((*disagreements, *map(prediction_verdict, answers[:1])), sections, figures),
         data={"run": str(path), "network": network, "predictions": [answer_json(each) for each in answers]},
         warnings=warnings,
     )
@@ -160,7 +169,10 @@ def show_ledger() -> PredictReport:
     """Errors by kind, and how often intervals held."""
     ledger, path = read_ledger(), ledger_file()
     file = None if path is None else str(path)
-    return PredictReport(sections=(ledger_section(ledger, file),), data=ledger_json(ledger, file))
+    sections = (ledger_section(ledger, file),)
+    return PredictReport(
+        sections=sections, data=ledger_json(ledger, file), chapters=answer_chapters(sections, (), ())
+    )
 
 
 def _answers(answers: list[PredictionAnswer], request: PredictionRequest) -> list[PredictionAnswer]:

@@ -9,16 +9,18 @@ from pathlib import Path
 from scalescope.errors import BadInput, ExitCode, StorageError
 from scalescope.quantities import counted
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
-from scalescope.report.chapter import Chapter
+from scalescope.report.chapter import Chapter, answer_chapters, with_first_screen
 from scalescope.report.chapters import chapters_of
+from scalescope.report.findings import first_finding
 from scalescope.report.performance import NOTHING, performance_text
 from scalescope.report.render.cells import write_scalars
 from scalescope.report.render.drawing import WIDTHS_IN, check_drawing, save
 from scalescope.report.render.markdown import markdown
 from scalescope.report.render.page import page
 from scalescope.report.render.tables import tables
+from scalescope.report.section import Section
 from scalescope.report.trace.job import headline as traces_headline
-from scalescope.report.trace.job import job_figure
+from scalescope.report.trace.job import job_figure, traces_verdict
 from scalescope.results.files import to_text, write_atomically
 from scalescope.results.run import Run, load_run
 from scalescope.results.run_folder import DEFAULT_ROOT, PERFORMANCE, RESULTS, find_runs, read_json
@@ -78,13 +80,12 @@ def report(roots: Sequence[Path], out: Path | None, options: ReportOptions) -> W
     files = _written(_texts(report_input, chapters, options), chapters, folder, options)
     if options.tensorboard is not None:
         write_scalars(report_input, options.tensorboard)
-    first = report_input.scaling_runs[0] if report_input.scaling_runs else report_input.analyzed_runs[-1]
     warnings = [warning for analyzed in report_input.analyzed_runs for warning in analyzed.run.warnings]
     failed = [chapter for chapter in chapters if chapter.problem is not None]
     warnings += [f"The chapter {chapter.name} could not be made: {chapter.problem}" for chapter in failed]
     return Written(
         files=tuple(files),
-        headline=present(first.run).headline or NOTHING,
+        headline=present(report_input.first.run).headline or NOTHING,
         warnings=tuple(warnings),
         exit_code=ExitCode.INVALID if failed else ExitCode.OK,
     )
@@ -107,34 +108,30 @@ def _written(
 def _report_of_traces(roots: Sequence[Path], out: Path | None, options: ReportOptions) -> Written:
     """A page of what a job's traces show: the verdict, a step of every rank, tables, findings."""
     explained = explain_traces(roots)
-    first, *others = explained.sections
-    chapters = (
-        Chapter(
-            name="traces",
-            title="Traces",
-            order=0,
-            sections=(first, *explained.findings),
-            figures=(job_figure(explained.job),),
-        ),
-        Chapter(name="details", title="Details", order=1, sections=tuple(others[: -len(explained.findings)])),
-    )
+    job, diagnosis = explained.job, explained.diagnosis
+    first = (Section(lines=(traces_verdict(job),)), *first_finding(diagnosis))
+    chapters = answer_chapters(first, explained.sections, (job_figure(job),))
     texts: dict[str, str] = {}
-    title = options.title or f"scalescope: traces of {traces_headline(explained.job)}"
+    title = options.title or f"scalescope: traces of {traces_headline(job)}"
     if "html" in options.formats:
-        texts[PAGE] = page(chapters, title, counted(len(explained.job.ranks), "trace"))
+        texts[PAGE] = page(chapters, title, counted(len(job.ranks), "trace"))
     if "json" in options.formats:
         texts["traces.json"] = to_text(explained.data)
     if "md" in options.formats:
         texts["traces.md"] = markdown(explained.sections)
     folder = out or Path("trace-report")
     files = _written(texts, chapters, folder, options)
-    return Written(files=tuple(files), headline=traces_headline(explained.job), warnings=())
+    return Written(files=tuple(files), headline=traces_headline(job), warnings=())
 
 
 def page_of(run: Run) -> str:
     """The page of one run, as text; its commands name the run by its whole path."""
     report_input = _input_of([dataclasses.replace(run, path=run.path.absolute())], ReportOptions())
-    return page(chapters_of(report_input), report_input.title, "1 run")
+    return page(_with_first_screen(report_input, chapters_of(report_input)), report_input.title, "1 run")
+
+
+def _with_first_screen(report_input: ReportInput, chapters: tuple[Chapter, ...]) -> tuple[Chapter, ...]:
+    return with_first_screen(chapters, report_input.first.run.record.verb)
 
 
 def gather(roots: Sequence[Path], options: ReportOptions) -> ReportInput:
@@ -219,7 +216,8 @@ def _texts(
     """File name → text, of everything but figures."""
     texts: dict[str, str] = {}
     if "html" in options.formats:
-        texts[PAGE] = page(chapters, report_input.title, counted(len(report_input.analyzed_runs), "run"))
+        source = counted(len(report_input.analyzed_runs), "run")
+        texts[PAGE] = page(_with_first_screen(report_input, chapters), report_input.title, source)
     made = tables(report_input)
     wished = {name: text for name, text in made.items() if name.rpartition(".")[2] in options.formats}
     texts |= {f"{TABLES}/{name}": text for name, text in wished.items()}

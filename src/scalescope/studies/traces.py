@@ -20,9 +20,15 @@ from scalescope.diagnose.trace_rules import diagnose
 from scalescope.errors import BadInput, CannotRun
 from scalescope.interpreter import python_module
 from scalescope.quantities import counted
+from scalescope.report.chapter import Chapter, answer_chapters
 from scalescope.report.findings import findings_section
 from scalescope.report.section import Section
-from scalescope.report.trace.changes import changes_json, changes_sections
+from scalescope.report.trace.changes import (
+    changes_figure,
+    changes_json,
+    changes_sections,
+    changes_verdict,
+)
 from scalescope.report.trace.job import job_json, job_sections
 from scalescope.results.printable import printable
 from scalescope.results.run_folder import is_run_folder
@@ -210,10 +216,16 @@ class ComparedTraces:
 
     sections: tuple[Section, ...]
     data: dict[str, Any]
-    exit_code: int = 0
+    chapters: tuple[Chapter, ...]
 
 
 def compare_traces(old: Path, new: Path, progress: Progress = lambda done, of: None) -> ComparedTraces:
     """The traces of two recordings of one job, by operation, collective and idle cause."""
     changes = compare_jobs(read_job([old], progress), read_job([new], progress))
-    return ComparedTraces(sections=changes_sections(changes), data=changes_json(changes))
+    sections = changes_sections(changes)
+    verdict = Section(lines=(changes_verdict(changes),))
+    return ComparedTraces(
+        sections=sections,
+        data=changes_json(changes),
+        chapters=answer_chapters((verdict,), sections, (changes_figure(changes),)),
+    )

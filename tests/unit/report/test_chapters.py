@@ -12,7 +12,7 @@ from scalescope.diagnose import step_facts
 from scalescope.experiment.trial import Trial
 from scalescope.report import analyzed_run as material_module
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
-from scalescope.report.chapter import Chapter, titled_by_run
+from scalescope.report.chapter import Chapter, titled_by_run, with_first_screen
 from scalescope.report.chapters import (
     chapters_of,
     datasets,
@@ -24,7 +24,7 @@ from scalescope.report.chapters import (
     steps,
     timeline,
     trials,
-    verdict,
+    waterfall,
 )
 from scalescope.report.render.svg import svg_for_page
 from scalescope.report.section import Figure, Section
@@ -149,10 +149,10 @@ def test_a_section_without_a_title_has_the_name_of_its_run_once() -> None:
 def test_a_waterfall_of_a_combined_report_names_its_run_even_where_it_is_the_only_one() -> None:
     explained = make_run(make_trials(world_size=[1, 2], batch_size=16, explained=True), 2)
     other = dataclasses.replace(make_run(make_trials(), 1), path=Path("other"))
-    chapter = verdict.chapter(report_input(dataclasses.replace(explained, path=Path("mine")), other))
+    chapter = waterfall.chapter(report_input(dataclasses.replace(explained, path=Path("mine")), other))
     assert chapter is not None
     assert [part.title.startswith("mine: ") for part in chapter.figures] == [True]
-    assert (chapter.sections[1].title or "").startswith("mine: ")
+    assert (chapter.sections[0].title or "").startswith("mine: ")
 
 
 def test_every_kind_of_launch_has_its_own_name() -> None:
@@ -195,7 +195,7 @@ def test_combinations_of_levers_have_their_intervals(tmp_path: Path) -> None:
     (tmp_path / "tuning.json").write_text(json.dumps(tuning))
     run = dataclasses.replace(make_run(make_trials(), 1), path=tmp_path)
     chapter = levers.chapter(report_input(run))
-    assert chapter is not None and chapter.sections[0].lines == ("a + b is faster",)
+    assert chapter is not None
     (panel,) = figure(chapter, "levers").panels
     assert panel.names == ("a + b", "c (the loss differs)", "d")
     assert [(drawn.label, drawn.x) for drawn in panel.series] == [
@@ -317,10 +317,10 @@ def test_the_waterfall_begins_with_one_ranks_step_where_its_parts_are_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = make_run(make_trials(world_size=[1, 2], batch_size=16, explained=True), 3)
-    speeds = figure(verdict.chapter(report_input(run)), "waterfall").panels[0]
+    speeds = figure(waterfall.chapter(report_input(run)), "waterfall").panels[0]
     assert speeds.names == ("2 ranks, batch 16",)
     monkeypatch.setattr(step_facts, "step_waterfall", halves_of)
-    whole = figure(verdict.chapter(report_input(run)), "waterfall").panels[0]
+    whole = figure(waterfall.chapter(report_input(run)), "waterfall").panels[0]
     assert whole.names == ("1 rank", "2 ranks")
     lengths_ms = [
         sum(
@@ -333,9 +333,9 @@ def test_the_waterfall_begins_with_one_ranks_step_where_its_parts_are_known(
         for row in (0.0, 1.0)
     ]
     rows = AnalyzedRun(run).rows
-    (waterfall,) = [row.waterfall for row in rows if row.waterfall is not None]
-    assert lengths_ms[1] == pytest.approx(waterfall.step_s * 1e3)
-    assert lengths_ms[0] == pytest.approx(waterfall.ideal_s * 1e3, rel=0.01)
+    (known,) = [row.waterfall for row in rows if row.waterfall is not None]
+    assert lengths_ms[1] == pytest.approx(known.step_s * 1e3)
+    assert lengths_ms[0] == pytest.approx(known.ideal_s * 1e3, rel=0.01)
 
 
 @pytest.mark.parametrize(("contention_s", "is_shorter"), [(-0.001, True), (0.001, False)])
@@ -345,5 +345,22 @@ def test_terms_that_shorten_the_step_are_explained_below_the_figure(
     monkeypatch.setattr(step_facts, "step_waterfall", halves_of)
     model = CostModel(fixed_s=0.02, contention_s=contention_s, exposed_comm_s={2: 0.002})
     run = make_run(make_trials(world_size=[1, 2], batch_size=16, explained=True), 2, model)
-    notes = figure(verdict.chapter(report_input(run)), "waterfall").notes
+    notes = figure(waterfall.chapter(report_input(run)), "waterfall").notes
     assert any(note.startswith("Left of zero") for note in notes) == is_shorter
+
+
+def test_the_first_screen_has_the_figure_that_answers_the_verb_and_what_to_do(tmp_path: Path) -> None:
+    tuning = {
+        "verdict": "a is faster",
+        "combinations": [{"levers": ["a"], "verdict": "faster", "speedup": 1.4}],
+        "script": "model = torch.compile(model)",
+    }
+    (tmp_path / "tuning.json").write_text(json.dumps(tuning))
+    run = make_run(make_trials(world_size=[1, 2], batch_size=16, explained=True), 2)
+    made = chapters_of(report_input(dataclasses.replace(run, path=tmp_path)))
+    for verb, name in (("tune", "levers"), ("scale", "waterfall")):
+        first, *others = with_first_screen(made, verb)
+        assert [drawn.name for drawn in first.figures] == [name]
+        assert name not in {drawn.name for chapter in others for drawn in chapter.figures}
+        assert [part.code for part in first.sections] == ["", "model = torch.compile(model)"]
+        assert first.sections[0].lines == ("a is faster",)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scalescope.catalog.setting import Setting, parse_value, threshold_from
+from scalescope.cli.outputs import output_options, show_and_write
 from scalescope.cli.streams import interruptible
 from scalescope.errors import BadInput, Interrupted
 
@@ -50,10 +51,7 @@ _WINDOW = "3s"
 )
 @click.option("--trust", is_flag=True, help="With --interleave: run stored commands, whoever wrote them.")
 @click.option("--side-by-side", is_flag=True, help="Show how runs scale side by side, without a verdict.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the results as JSON.")
-@click.option(
-    "--markdown", "markdown_file", type=click.Path(path_type=Path), help="Also write the results as Markdown."
-)
+@output_options
 @click.option("-v", "--verbose", is_flag=True, help="Also show configurations that only one run has.")
 def command(**arguments: Any) -> None:
     """Compare two stored runs: what is slower in NEW than in BASE, and by how much.
@@ -73,16 +71,8 @@ def command(**arguments: Any) -> None:
 
 
 def _show(report: "ComparisonReport", arguments: dict[str, Any]) -> None:
-    """On the screen, and in the files that were asked for."""
-    from scalescope.report.render.markdown import markdown
-    from scalescope.report.render.terminal import console, show
-    from scalescope.results.files import to_text, write_atomically
-
-    show(report.sections, console(), verbose=arguments["verbose"])
-    if arguments["json_file"] is not None:
-        write_atomically(arguments["json_file"], to_text(report.data))
-    if arguments["markdown_file"] is not None:
-        write_atomically(arguments["markdown_file"], markdown(report.sections))
+    names = " and ".join(path.name or str(path) for path in arguments["runs"])
+    show_and_write(report, arguments, f"scalescope: {names}", names)
 
 
 def _check(arguments: dict[str, Any]) -> None:
@@ -113,7 +103,7 @@ def _traces_compared(arguments: dict[str, Any]) -> "ComparisonReport":
     if len(arguments["runs"]) > 2 or arguments["interleave"] or arguments["side_by_side"]:
         raise BadInput("compare takes exactly two traces, without --interleave and --side-by-side")
     compared = compare_traces(*arguments["runs"])
-    return ComparisonReport(sections=compared.sections, data=compared.data)
+    return ComparisonReport(sections=compared.sections, data=compared.data, chapters=compared.chapters)
 
 
 def _report(arguments: dict[str, Any]) -> "ComparisonReport":

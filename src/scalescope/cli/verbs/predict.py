@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scalescope.cli.help_pages import VerbCommand
+from scalescope.cli.outputs import output_options, show_and_write
 from scalescope.errors import BadInput
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _MOST_RANKS = 1_000_000
 _MOST_SIZES = 256
+_NEWEST = Path("runs/latest")
 
 
 class FiniteRange(click.FloatRange):
@@ -62,10 +64,7 @@ class FiniteRange(click.FloatRange):
 )
 @click.option("--what-if", "what_if", is_flag=True, help="Rank individual changes by predicted gain.")
 @click.option("--ledger", is_flag=True, help="Show how far off earlier predictions were.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the results as JSON.")
-@click.option(
-    "--markdown", "markdown_file", type=click.Path(path_type=Path), help="Also write the results as Markdown."
-)
+@output_options
 @click.option("-v", "--verbose", is_flag=True, help="Also show the interval of every figure.")
 def command(**arguments: Any) -> None:
     """Predict step time, efficiency and memory of a run (default: the newest) on other numbers of ranks.
@@ -78,17 +77,10 @@ def command(**arguments: Any) -> None:
       scalescope predict --ledger
     """
     report = _report(arguments)
-    from scalescope.report.render.markdown import markdown
-    from scalescope.report.render.terminal import console, show
-    from scalescope.results.files import to_text, write_atomically
-
     for warning in report.warnings:
         click.echo(warning, err=True)
-    show(report.sections, console(), verbose=arguments["verbose"])
-    if arguments["json_file"] is not None:
-        write_atomically(arguments["json_file"], to_text(report.data))
-    if arguments["markdown_file"] is not None:
-        write_atomically(arguments["markdown_file"], markdown(report.sections))
+    source = "the ledger" if arguments["ledger"] else str(arguments["run"] or _NEWEST)
+    show_and_write(report, arguments, f"scalescope: predicted from {source}", source)
 
 
 def _report(arguments: dict[str, Any]) -> "PredictReport":
@@ -98,7 +90,7 @@ def _report(arguments: dict[str, Any]) -> "PredictReport":
         return show_ledger()
     if arguments["ledger"]:
         raise BadInput("--ledger shows all runs and cannot be used with RUN")
-    return predict(arguments["run"] or Path("runs/latest"), _request(arguments), arguments["network"])
+    return predict(arguments["run"] or _NEWEST, _request(arguments), arguments["network"])
 
 
 def _request(arguments: dict[str, Any]) -> "PredictionRequest":

@@ -7,6 +7,7 @@ from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.numbers import signed_percent
 from scalescope.report.section import Figure, Panel, Section, Series
+from scalescope.report.tuning.code import stored_code
 from scalescope.report.tuning.sections import CURRENT
 from scalescope.results.run_folder import TUNING, read_json
 
@@ -35,7 +36,6 @@ def chapter(report_input: ReportInput) -> Chapter | None:
     )
     if not tunings:
         return None
-    lines = tuple(str(tuning["verdict"]) for _, tuning in tunings if isinstance(tuning.get("verdict"), str))
     left_out = tuple(
         f"Not tried: {lever.get('lever')}: {lever.get('reason')}"
         for _, tuning in tunings
@@ -43,11 +43,10 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         for lever in tuning["inapplicable"]
         if isinstance(lever, dict)
     )
-    scripts = (tuning.get("script") for _, tuning in tunings)
-    sections = (
-        Section(lines=lines, details=left_out),
-        *(Section(title="In your own script", code=text) for text in scripts if isinstance(text, str)),
-    )
+    scripts = titled_by_run(
+        report_input, ((analyzed, part) for analyzed, _ in tunings[1:] for part in stored_code(analyzed.run))
+    )  # the newest one's are on the first screen
+    sections = (*([Section(details=left_out)] if left_out else []), *scripts)
     return Chapter(
         name="levers",
         title="Effect of each lever",

@@ -1,4 +1,4 @@
-"""Verdict: each run in one sentence, and what its lost speed is lost to."""
+"""Waterfall: what the speed of N ranks is lost to, as bars and as tables."""
 
 from collections.abc import Sequence
 
@@ -16,12 +16,10 @@ from scalescope.report.analyzed_run import AnalyzedRun, ReportInput, notes_of
 from scalescope.report.chapter import Chapter, titled_by_run
 from scalescope.report.chapters.step import STEP_COLOURS, Bar, bar_of, bars_panel
 from scalescope.report.numbers import counted
-from scalescope.report.performance import headline
 from scalescope.report.scaling.waterfall import visible_parts, waterfall_sections, whole_of
-from scalescope.report.section import Figure, Panel, Section, Series
+from scalescope.report.section import Figure, Panel, Series
 
 _MOST = 3  # runs with a waterfall each
-_MOST_LINES = 12  # sentences; the rest is folded
 _MOST_BARS = 24  # of those that lose most
 _IDEAL = "Lost before the second rank: one rank's parts right of the short line, which is the ideal."
 _LEAST_MS = 0.001  # less is the rounding of sums
@@ -40,19 +38,9 @@ _MOST_PANELS = 2  # side by side
 
 def chapter(report_input: ReportInput) -> Chapter | None:
     """The newest run with scaling comes first."""
-    analyzed_runs = [
-        *report_input.scaling_runs,
-        *(analyzed for analyzed in reversed(report_input.analyzed_runs) if not analyzed.scales),
-    ]
-    headlines = [(analyzed.name, headline(analyzed)) for analyzed in analyzed_runs]
-    sentences = [
-        f"{name}: {line}" if len(headlines) > 1 else line for name, line in headlines if line is not None
-    ]
-    without_result = [name for name, line in headlines if line is None]
-    nothing = (f"No result to summarize: {', '.join(without_result)}.",) if without_result else ()
-    lines = tuple(sentences[:_MOST_LINES]) if sentences else nothing
-    details = (*sentences[_MOST_LINES:], *(nothing if sentences else ()))
     drawn = [analyzed for analyzed in report_input.scaling_runs if _waterfalls(analyzed)][:_MOST]
+    if not drawn:
+        return None
     sections = titled_by_run(
         report_input,
         (
@@ -65,11 +53,7 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         report_input, ((analyzed, _figure(analyzed, number)) for number, analyzed in enumerate(drawn))
     )
     return Chapter(
-        name="verdict",
-        title="Summary",
-        order=10,
-        sections=(Section(lines=lines, details=details), *sections),
-        figures=figures,
+        name="waterfall", title="Where the speed goes", order=14, sections=sections, figures=figures
     )
 
 

@@ -17,9 +17,10 @@ from scalescope.report.numbers import (
     percent_with_interval,
     significant,
 )
-from scalescope.report.section import Section, Table
+from scalescope.report.section import Figure, Panel, Section, Series, Table
 from scalescope.report.varied import shown_value, varied_settings
 
+_MOST_LINES = 8  # of the figure
 _MOST_ALONE = 8  # jobs of a run in a line; the JSON has all
 
 
@@ -49,6 +50,28 @@ def side_by_side_sections(sides: SideBySide) -> tuple[Section, ...]:
         _table(sides),
         *_alone(sides),
         *_differing(sides),
+    )
+
+
+def side_by_side_figure(sides: SideBySide) -> Figure:
+    """Efficiency by number of ranks, a line for each run and batch."""
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for group in sides.groups:
+        for member in group.members:
+            label = f"{sides.runs[member.run]}, {batch_text(member.row.trial)}"
+            lines.setdefault(label, []).append((group.first.ranks, 100.0 * member.row.efficiency.value))
+    series = [
+        Series(
+            label=label, x=tuple(float(x) for x, _ in sorted(points)), y=tuple(y for _, y in sorted(points))
+        )
+        for label, points in list(lines.items())[:_MOST_LINES]
+    ]
+    panel = Panel(kind="lines", x_label="ranks", y_label="efficiency, %", series=tuple(series), x_log=True)
+    return Figure(
+        name="side_by_side",
+        title="Efficiency by number of ranks",
+        alt=f"Lines of efficiency for {', '.join(sides.runs)}.",
+        panels=(panel,),
     )
 
 

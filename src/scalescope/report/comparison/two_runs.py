@@ -29,7 +29,7 @@ from scalescope.report.numbers import (
     signed_percent,
     significant,
 )
-from scalescope.report.section import Section, Table
+from scalescope.report.section import Figure, Panel, Section, Series, Table
 from scalescope.report.varied import shown_value, varied_settings
 
 SCHEMA_VERSION = "1.0"
@@ -64,6 +64,42 @@ def comparison_sections(compared: Compared) -> tuple[Section, ...]:
     rest = (*_failures(comparison), *_collectives(comparison))
     differing = () if compared.interleaved else _differing(compared)
     return (first, *tables, *what_decides(compared), *rest, *differing)
+
+
+def comparison_figure(compared: Compared) -> Figure | None:
+    """The speed of each configuration after ÷ before, with its interval; None without a judged one."""
+    judged = compared.comparison.judged
+    if not judged:
+        return None
+    name = names_of([config.trial for config in judged])
+    names = tuple(merged_name(name(config.before.trial), name(config.trial)) for config in judged)
+    words = [f"{config.verdict} (regression)" if config.regressed else config.verdict for config in judged]
+    groups = {word: [row for row, other in enumerate(words) if other == word] for word in words}
+    series = tuple(_forest(word, rows, judged) for word, rows in groups.items())
+    panel = Panel(
+        kind="forest",
+        x_label=f"speed of {compared.new} ÷ {compared.base}",
+        y_label="",
+        series=series,
+        names=names,
+    )
+    return Figure(
+        name="comparison",
+        title="Speed after ÷ before, with 95 % intervals; right of 1 is faster",
+        alt=f"Points with intervals for {'; '.join(names)}.",
+        panels=(panel,),
+    )
+
+
+def _forest(word: str, rows: Sequence[int], judged: Sequence[ComparedConfig]) -> Series:
+    speedups = [judged[row].speedup for row in rows]
+    return Series(
+        label=word,
+        x=tuple(speedup.value for speedup in speedups),
+        y=tuple(map(float, rows)),
+        low=tuple(speedup.low for speedup in speedups),
+        high=tuple(speedup.high for speedup in speedups),
+    )
 
 
 def verdict(comparison: RunComparison) -> str:

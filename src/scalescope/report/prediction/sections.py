@@ -37,6 +37,18 @@ def prediction_sections(answer: PredictionAnswer) -> tuple[Section, ...]:
     return (*_contradiction_section(answer), prediction_section(answer), *_changes_section(answer))
 
 
+def prediction_verdict(answer: PredictionAnswer) -> Section:
+    """The answer in a sentence, and the single change that is predicted to gain most."""
+    if answer.contradiction is not None:
+        return Section(lines=(contradiction_line(answer.contradiction),))
+    best = max(answer.changes, key=lambda change: change.gain, default=None)
+    what_if = ""
+    if best is not None and answer.changed_at is not None and best.gain >= _LEAST_GAIN:
+        ranks = counted(answer.changed_at, "rank")
+        what_if = f"Most promising single change: {best.name} ({signed_percent(best.gain)} on {ranks})."
+    return Section(lines=tuple(filter(None, (worth_line(answer), what_if))))
+
+
 def _contradiction_section(answer: PredictionAnswer) -> tuple[Section, ...]:
     found = answer.contradiction
     return () if found is None else (Section(lines=(contradiction_line(found),)),)

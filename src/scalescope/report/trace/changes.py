@@ -5,21 +5,27 @@ from typing import Any
 
 from scalescope.analysis.trace.changes import Change, JobChanges
 from scalescope.report.numbers import MISSING, in_ms, milliseconds, percent, shortened, signed_percent
-from scalescope.report.section import Section, Table
+from scalescope.report.section import Figure, Panel, Section, Series, Table
 from scalescope.report.trace.job import PARTS, headline, short_name
 
 _SHOWN = 10
 _LEAST_SHARE = 0.002  # of a step
 
 
-def changes_sections(changes: JobChanges) -> tuple[Section, ...]:
-    """The step, then parts, exchanges and operations that changed, the largest first."""
+def changes_verdict(changes: JobChanges) -> str:
+    """`A step takes 10.4 ms after 23.5 ms before: −55.7 %.`"""
     before_s, after_s = changes.before.step_s, changes.after.step_s
-    verdict = (
-        f"A step takes {in_ms(after_s)}, {signed_percent(after_s / before_s - 1.0)} of {in_ms(before_s)}."
-    )
+    change = signed_percent(after_s / before_s - 1.0)
+    verdict = f"A step takes {in_ms(after_s)} after {in_ms(before_s)} before: {change}."
     if abs(after_s - before_s) <= changes.noise_s:
         verdict += " That is within normal step-to-step variation."
+    return verdict
+
+
+def changes_sections(changes: JobChanges) -> tuple[Section, ...]:
+    """The step, then parts, exchanges and operations that changed, the largest first."""
+    before_s = changes.before.step_s
+    verdict = changes_verdict(changes)
     sections = [
         Section(
             title="Traces compared",
@@ -35,6 +41,28 @@ def changes_sections(changes: JobChanges) -> tuple[Section, ...]:
         if worth:
             sections.append(Section(title=title, table=_table(worth, before_s)))
     return tuple(sections)
+
+
+def changes_figure(changes: JobChanges) -> Figure:
+    """The mean step before and after as stacks of its parts."""
+    jobs = {"before": changes.before, "after": changes.after}
+    parts = [part for part in PARTS if any(job.breakdown.get(part, 0.0) for job in jobs.values())]
+    series = tuple(
+        Series(
+            label=PARTS[part],
+            x=tuple(map(float, range(len(jobs)))),
+            y=tuple(job.breakdown.get(part, 0.0) * 1e3 for job in jobs.values()),
+            colour=colour,
+        )
+        for colour, part in enumerate(parts)
+    )
+    panel = Panel(kind="stacked", x_label="ms per step", y_label="", series=series, names=tuple(jobs))
+    return Figure(
+        name="changes",
+        title="Where a step goes, before and after",
+        alt=f"Two stacked bars: {headline(changes.before)}; {headline(changes.after)}.",
+        panels=(panel,),
+    )
 
 
 def _table(rows: Sequence[Change], step_s: float) -> Table:

@@ -36,6 +36,7 @@ _MOST_RANKS = 16  # on the screen
 _MOST_OPERATIONS = 10
 _MOST_GROUPS = 8
 _LEAST_SHARE = 0.0005
+_LEAST_SAID = 0.005  # in a sentence
 
 
 def headline(job: JobTrace) -> str:
@@ -44,6 +45,16 @@ def headline(job: JobTrace) -> str:
     device = f" on {job.first.device}" if job.first.device else ""
     steps = counted(len(job.first.steps), "step")
     return f"{counted(len(job.ranks), 'rank')}{of}{device}, {steps} of {in_ms(job.step_s)}"
+
+
+def traces_verdict(job: JobTrace) -> str:
+    """`A step takes 615 ms: 20 % compute, 27 % exposed communication, 53 % idle.`"""
+    shares = {"compute": 0.0, "exposed communication": 0.0, "copies": 0.0, "idle": 0.0}
+    for part, time_s in job.breakdown.items():
+        word = PARTS[part]
+        shares[word if word in shares else "idle"] += time_s / job.step_s
+    words = [f"{percent(share)} {word}" for word, share in shares.items() if share >= _LEAST_SAID]
+    return f"A step takes {in_ms(job.step_s)}: {', '.join(words)}."
 
 
 def job_sections(job: JobTrace, diagnosis: Diagnosis) -> tuple[Section, ...]:

@@ -11,9 +11,12 @@ from scalescope.catalog.code_lines import PARTS, Code, CodeLine, ScriptContext, 
 from scalescope.catalog.setting import Setting
 from scalescope.experiment.trial import Trial, Value
 from scalescope.report.section import Section
+from scalescope.results.run import Run
+from scalescope.results.run_folder import TUNING, read_json
 
 Changes = Mapping[str, tuple[Value, Value]]  # setting → (value before, value now)
 
+_TITLE = "In your own script"
 _NOT_DECLARED = "its card does not say what it is in a script"
 _LOOP_PARTS: tuple[ScriptPart, ...] = (
     *("loop", "copy", "batch", "before_forward", "forward", "loss"),
@@ -81,7 +84,14 @@ def code_section(changes: Changes, context: ScriptContext) -> Section:
     codes = lever_codes(changes, context)
     notes = [f"Remove: {line.source}" for lever in codes for line in lever.removed]
     notes += [f"{lever.text}: no line of PyTorch; {lever.instead}." for lever in codes if lever.instead]
-    return Section(title="In your own script", code=snippet(codes, context), lines=tuple(notes))
+    return Section(title=_TITLE, code=snippet(codes, context), lines=tuple(notes))
+
+
+def stored_code(run: Run) -> tuple[Section, ...]:
+    """The lines that a run of `tune` stored for the settings that it recommends, if any."""
+    tuning = read_json(run.path / TUNING)
+    text = tuning.get("script") if isinstance(tuning, dict) else None
+    return (Section(title=_TITLE, code=text),) if isinstance(text, str) else ()
 
 
 def code_json(changes: Changes, context: ScriptContext) -> list[dict[str, Any]]:

@@ -19,8 +19,20 @@ from scalescope.analysis.run_spread import RunSpread
 from scalescope.analysis.scaling.rows import scaling_rows
 from scalescope.analysis.verdicts import INCONCLUSIVE
 from scalescope.errors import BadInput, CannotRun, ExitCode
-from scalescope.report.comparison.side_by_side import SideBySide, side_by_side_json, side_by_side_sections
-from scalescope.report.comparison.two_runs import Compared, comparison_json, comparison_sections
+from scalescope.report.chapter import Chapter, answer_chapters
+from scalescope.report.comparison.side_by_side import (
+    SideBySide,
+    side_by_side_figure,
+    side_by_side_json,
+    side_by_side_sections,
+)
+from scalescope.report.comparison.two_runs import (
+    Compared,
+    comparison_figure,
+    comparison_json,
+    comparison_sections,
+    what_decides,
+)
 from scalescope.report.comparison.variants import sides_text
 from scalescope.report.numbers import counted
 from scalescope.report.section import Section
@@ -37,6 +49,7 @@ class ComparisonReport:
     sections: tuple[Section, ...]
     data: dict[str, Any]
     exit_code: int = ExitCode.OK
+    chapters: tuple[Chapter, ...] = ()  # of its page
 
 
 def compare(
@@ -81,8 +94,14 @@ def report_of_comparison(compared: Compared, *, fail_inconclusive: bool) -> Comp
         exit_code = ExitCode.INVALID
     if comparison.gate_missed:
         exit_code = ExitCode.GATE_MISSED
+    sections = comparison_sections(compared)
+    to_do = what_decides(compared)
+    rest = [section for section in sections[1:] if section not in to_do]
     return ComparisonReport(
-        sections=comparison_sections(compared), data=comparison_json(compared), exit_code=exit_code
+        sections=sections,
+        data=comparison_json(compared),
+        exit_code=exit_code,
+        chapters=answer_chapters((sections[0], *to_do), rest, (comparison_figure(compared),)),
     )
 
 
@@ -123,7 +142,12 @@ def show_side_by_side(paths: Sequence[Path]) -> ComparisonReport:
             *(warning for run in runs for warning in run.warnings),
         ),
     )
-    return ComparisonReport(sections=side_by_side_sections(sides), data=side_by_side_json(sides))
+    sections = side_by_side_sections(sides)
+    return ComparisonReport(
+        sections=sections,
+        data=side_by_side_json(sides),
+        chapters=answer_chapters(sections[:1], sections[1:], (side_by_side_figure(sides),)),
+    )
 
 
 def _without_partner(names: Sequence[str], runs: Sequence[Run], matched: MatchedRows) -> tuple[str, ...]:

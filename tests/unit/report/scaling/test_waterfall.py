@@ -16,7 +16,7 @@ from scalescope.analysis.scaling.waterfall import (
     Waterfall,
 )
 from scalescope.analysis.statistics import Estimate
-from scalescope.report.chapters.verdict import waterfall_panel
+from scalescope.report.chapters.waterfall import waterfall_panel
 from scalescope.report.render.painting import segment_ends
 from scalescope.report.scaling.sections import verdict
 from scalescope.report.scaling.waterfall import (

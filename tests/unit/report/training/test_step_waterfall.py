@@ -16,7 +16,7 @@ from scalescope.analysis.training.step_waterfall import (
     TERMS,
 )
 from scalescope.report.chapters.step import IDEAL, STEP_COLOURS, step_panel
-from scalescope.report.chapters.verdict import SEGMENT_COLOURS
+from scalescope.report.chapters.waterfall import SEGMENT_COLOURS
 from scalescope.report.training.step_waterfall import (
     step_section,
     step_sections,
