@@ -22,10 +22,10 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     "slow link": ("communication-bound by bandwidth",),
     "slow rank": ("straggling rank",),
     "jitter": ("random skew between ranks", "straggling rank"),
-    "tiny batch": ("too little work for every exchange", "communication-bound by latency"),
+    "tiny batch": ("too little work per exchange", "communication-bound by latency"),
     "tiny model": (
         "model too small for several ranks",
-        "too little work for every exchange",
+        "too little work per exchange",
         "communication-bound by latency",
     ),
     "tiny buckets": ("buckets too small", "communication-bound by latency"),

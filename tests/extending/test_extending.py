@@ -95,7 +95,7 @@ def test_the_lines_of_the_lever_go_between_backward_and_update() -> None:
 def test_a_strategy_that_pytorch_does_not_have_is_said_to_be_ours() -> None:
     context = ScriptContext(device="cpu", world_size=2, strategy="flat_ddp")
     section = code_section({"strategy": ("ddp", "flat_ddp")}, context)
-    assert section.code == "" and "a strategy of scalescope" in section.lines[0]
+    assert section.code == "" and "exists in scalescope only" in section.lines[0]
 
 
 def test_tune_tries_the_strategy_with_all_others() -> None:

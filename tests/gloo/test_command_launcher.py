@@ -173,7 +173,7 @@ _INVALID = {
         "the command made 1 optimizer step; 10 are needed, warm-up included: let it train longer"
     ),
     """report 1 '{"steps": 40}'""": (
-        "the command made 40 optimizer steps and ended before the measurement was over; "
+        "the command made 40 optimizer steps and ended before the measurement finished; "
         "let it train longer, or shorten --window"
     ),
 }
@@ -194,12 +194,12 @@ _ADVICE = "put {world_size} where its launcher takes the number"
 @pytest.mark.parametrize(
     ("words", "world_size", "reason"),
     [
-        ("1", 2, f"the command ran 1 rank, 2 were asked for; {_ADVICE}"),
-        ("2", 1, f"the command ran 2 ranks, 1 was asked for; {_ADVICE}"),
+        ("1", 2, f"the command ran 1 rank, but 2 were requested; {_ADVICE}"),
+        ("2", 1, f"the command ran 2 ranks, but 1 was requested; {_ADVICE}"),
         (
             "3 {world_size}",
             2,
-            "the command ran 3 ranks, 2 were asked for; its launcher does not follow {world_size}",
+            "the command ran 3 ranks, but 2 were requested; its launcher does not follow {world_size}",
         ),
     ],
 )
@@ -215,7 +215,7 @@ def test_a_rank_that_refuses_the_number_of_ranks_gets_the_advice_for_its_command
     outcome = commands.act("rank_refuses_the_others", "1 {world_size}", world_size=2)
     assert (outcome.status, outcome.bad_input) == ("invalid", True)
     assert outcome.reason == (
-        "the command ran 1 rank, 2 were asked for; its launcher does not follow {world_size}"
+        "the command ran 1 rank, but 2 were requested; its launcher does not follow {world_size}"
     )
 
 
@@ -338,7 +338,7 @@ def test_what_cannot_be_measured_in_a_command_that_keeps_running_is_said_at_its_
     commands.limits = {"init_timeout": 0.1}
     outcome = commands.act("train", "2", world_size=1, keep_running=True)
     assert outcome.status == "invalid"
-    assert str(outcome.reason).startswith("the command ran 2 ranks, 1 was asked for; ")
+    assert str(outcome.reason).startswith("the command ran 2 ranks, but 1 was requested; ")
 
 
 _LAUNCHER = """

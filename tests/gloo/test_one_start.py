@@ -125,7 +125,7 @@ _OWN_HOOK = (
     [
         ({"hook": _OWN_HOOK}, "the script registers its own communication hook"),
         ({"unused": True}, "DDP looks for unused parameters"),
-        ({"scaled": True}, "a GradScaler decides on steps"),
+        ({"scaled": True}, "a GradScaler skips steps"),
     ],
 )
 def test_what_is_unsafe_gets_a_start_of_its_own(

@@ -109,7 +109,7 @@ CASES = [
     Case(rule="communication-bound by bandwidth", model=SLOW, asked={"threads_per_rank": [1, 2]}),
     Case(rule="communication-bound by bandwidth", model=SLOW, asked={"output_dir": "my run"}),
     Case(
-        rule="too little work for every exchange",
+        rule="too little work per exchange",
         model=CostModel(exposed_comm_s={2: 0.01}, bytes_per_s=4e8),
         is_first=True,
     ),
@@ -305,7 +305,7 @@ def test_advice_narrows_a_run_of_several_jobs_to_the_one_it_is_about() -> None:
 def test_communication_that_cannot_be_switched_off_is_an_upper_bound() -> None:
     looking = {"find_unused_parameters": "true", "static_graph": "false"}
     reported = findings(CostModel(contention_s=0.02), **looking)
-    assert not any(finding["rule"] == "too little work for every exchange" for finding in reported)
+    assert not any(finding["rule"] == "too little work per exchange" for finding in reported)
     assert all(
         "at most" in finding["claim"]
         for finding in reported

@@ -101,7 +101,7 @@ def test_a_setting_that_changes_nothing_is_refused() -> None:
 
 
 def test_the_same_settings_and_code_are_one_configuration() -> None:
-    with pytest.raises(BadInput, match="in turns both would be one configuration"):
+    with pytest.raises(BadInput, match="measured in turns, both would be the same configuration"):
         in_turns(measured("a"), measured("b"), FakeLauncher(CALM))
 
 

@@ -197,7 +197,7 @@ def test_scale_adds_what_it_would_have_predicted_to_the_ledger(call: Call) -> No
 def test_the_ledger_is_shown_by_kind_with_its_coverage(call: Call, tmp_path: Path) -> None:
     empty = call("--ledger")
     assert (empty.code, empty.err) == (0, "")
-    assert "No prediction has met a measurement yet" in empty.out
+    assert "No prediction has been checked against a measurement yet" in empty.out
     measure()
     ended = call("--ledger", "--json", "l.json")
     assert "ddp over gloo, curve of as many ranks" in ended.out and "in interval" in ended.out

@@ -202,7 +202,7 @@ def test_a_job_that_could_not_be_cancelled_is_not_reported_as_cancelled(made_up:
     with pytest.raises(Interrupted) as stopped:
         _run(_prepared(), watcher)
     assert stopped.value.kept.startswith(
-        "job 17 may go on: 'scancel 17' ends it, --resume follows it; finished"
+        "job 17 may still be running: 'scancel 17' ends it, --resume follows it; finished"
     )
     assert watcher.notes[-1].startswith("Job 17 could not be cancelled: scancel failed: Unable")
 
@@ -326,7 +326,7 @@ def test_a_controller_that_never_answers_ends_the_command(
 ) -> None:
     monkeypatch.setattr(slurm_queue, "_PATIENCE_S", 0.0)
     made_up.states = [CannotRun("squeue failed: Unable to contact slurm controller")]
-    with pytest.raises(CannotRun, match="job 17 may go on, and --resume follows it again"):
+    with pytest.raises(CannotRun, match="job 17 may still be running, and --resume follows it again"):
         _run(_prepared())
 
 

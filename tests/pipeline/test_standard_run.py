@@ -47,7 +47,7 @@ def test_the_standard_run_shows_the_machine_and_measures_scaling_memory_and_coll
     assert sorted(trial.rank_batch_size for trial, _ in by_benchmark["memory"]) == [2, 8]
     assert {(trial.world_size, n) for trial, n in by_benchmark["memory"]} == {(1, 0)}  # once each
     assert "Each sample takes 977 KiB" in report.sections[-1].lines[0]
-    assert "calculated; the verb memory tries it with --memory-limit" in report.sections[-1].lines[0]
+    assert "calculated; scalescope memory tries it with --memory-limit" in report.sections[-1].lines[0]
 
     exchanges = {(trial.world_size, trial.settings["collective"]) for trial, _ in by_benchmark["comm"]}
     assert exchanges == {(2, "all_reduce")}

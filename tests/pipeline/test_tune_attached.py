@@ -49,7 +49,7 @@ from .tuning import (
 
 TRIED = ["precision bf16", "jit True", "comm_hook fp16", "comm_hook bf16", "fused_optimizer True"]
 NOT_PROVEN = "but this is not a verdict: under torchrun or srun there is a single launch of each"
-CORES = "threads of ranks that run already keep their cores; tune without torchrun or srun tries it"
+CORES = "ranks that are already running keep their cores; tune without torchrun or srun tries it"
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_what_running_ranks_cannot_change_is_listed_and_not_tried() -> None:
     assert "pin_cores no" in fixed and "threads_per_rank 2" in fixed
     with pytest.raises(CannotRun, match="4 ranks were asked for, 2 are running"):
         tuned_once({}, "precision", world_size=4, dry_run=True)
-    with pytest.raises(BadInput, match="no lever can be tried here; pin_cores no: threads of ranks"):
+    with pytest.raises(BadInput, match="no lever can be tried here; pin_cores no: ranks that are already"):
         tuned_once({}, "pin_cores")
 
 

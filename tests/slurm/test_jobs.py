@@ -82,7 +82,7 @@ def test_a_lost_connection_leaves_the_job_to_be_followed_through_the_queue_again
     stopped, finished = outcome
     job = _job_of(finished.folder)
     assert stopped.returncode == 129
-    assert f"job {job} goes on; --resume" in stopped.stderr
+    assert f"job {job} is still running; --resume" in stopped.stderr
     output = (finished.folder / f"slurm/slurm-{job}.out").read_text()
     assert "requeued" in output
 

@@ -192,13 +192,15 @@ def obstacle(words: Sequence[str], folder: Path) -> str | None:
         return None
     names = {name for tree in trees if tree is not None for name in _names(tree)}
     if _SPAWNS in names:
-        return f"{script.name} starts its ranks itself: write {{world_size}} where it takes their number"
+        return (
+            f"{script.name} starts its ranks itself: write {{world_size}} where it takes the number of ranks"
+        )
     joins = names & {*_NAMES, *_VARIABLES, *_PACKAGES} or any(name.endswith(_TRAINER) for name in names)
     if joins or _OWN_LOOP not in names:
         return None
     return (
-        f"{script.name} does not call torch.distributed.init_process_group, so several ranks of it would be "
-        "independent trainings"
+        f"{script.name} does not call torch.distributed.init_process_group, so several ranks would "
+        "train independently"
     )
 
 

@@ -22,7 +22,7 @@ class Slurm:
         None, "GPUs per node, with one rank per GPU.", low=1, high=64, sweep=False
     )
     tasks_per_node: int | None = setting(
-        None, "Ranks per node, for jobs on the CPU; 1 unless given.", low=1, high=4096, sweep=False
+        None, "Ranks per node, for jobs on the CPU; 1 by default.", low=1, high=4096, sweep=False
     )
     cpus_per_task: int | None = setting(
         None,

@@ -81,7 +81,7 @@ class Training:
             expects=(
                 ExpectedEffect(
                     factors={"communication": 1.3, "kernels": 1.1},
-                    source="others than ddp save memory and exchange parameters besides",
+                    source="strategies other than ddp save memory but also exchange parameters",
                 ),
             ),
             code=_wrapping,

@@ -127,7 +127,7 @@ class StrategyTraits:
     @staticmethod
     def code(context: ScriptContext) -> Code:
         """What wraps a model with this strategy in a user's script."""
-        return Code(instead="it is a strategy of scalescope, which PyTorch does not have")
+        return Code(instead="this strategy exists in scalescope only, not in PyTorch")
 
     # False: forward runs a whole schedule, backward included, and activations cannot be measured alone.
     has_separate_backward: ClassVar[bool] = True

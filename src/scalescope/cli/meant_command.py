@@ -73,7 +73,7 @@ def on_several_ranks(verb: str, flags: Sequence[Flag], command: Sequence[str]) -
     problem = obstacle(command, Path.cwd())
     if problem is not None:
         alone = line_of("scalescope train", (), command)
-        return f"{problem}; on one rank it is measured by {alone}"
+        return f"{problem}; to measure one rank: {alone}"
     started = on_any_ranks(command)
     if started is None:
         return "write {world_size} in the command where its launcher takes the number of ranks"

@@ -62,7 +62,7 @@ def advise_edit(facts: AdvisedJob, label: str, name: str, value: object = None) 
     empty where neither is known."""
     changes_job = _changes_job(facts, name)
     if name in BATCH:
-        where = f"write {{{name}}} in the command where its value belongs, to try others"
+        where = f"write {{{name}}} in the command where its value goes, to try other values"
         return (Advice(label=f"{label}: {where}", changes_job=changes_job),)
     if name in _SENTENCES:
         return (Advice(label=f"{label}: {_SENTENCES[name]}", changes_job=changes_job),)

@@ -33,7 +33,7 @@ class Cause(StrEnum):
     SMALL_MODEL = "model too small for several ranks"
     SMALL_BUCKETS = "buckets too small"
     LAST_BUCKET = "last bucket too large"
-    LITTLE_WORK = "too little work for every exchange"
+    LITTLE_WORK = "too little work per exchange"
 
 
 def causes_of(facts: Facts) -> tuple[Cause, ...]:

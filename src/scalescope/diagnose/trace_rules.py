@@ -106,14 +106,14 @@ def waiting(facts: TraceFacts) -> Iterator[Result]:
         if job.communication_s > 0.0:
             yield Abstention(
                 rule="waiting",
-                missing="the traces of the other ranks: an exchange lasts until all have come, so with one "
-                "rank waiting and transfer cannot be told apart",
+                missing="the traces of the other ranks: an exchange ends when all ranks have arrived, so "
+                "the trace of one rank does not separate waiting from transfer",
             )
         return
     if not facts.is_worth(waits.waiting_s) or _is_of_pauses(job):
         return
     read = counted(len(job.numbered), "rank")
-    partly = "" if waits.known == "all" else f" Only {read} were read: at least."
+    partly = "" if waits.known == "all" else f" Only {read} were read, so this is a lower bound."
     evidence = [_ms("waiting for other ranks", waits.waiting_s)]
     if waits.pattern == CHANGING or waits.late_rank is None:
         yield facts.finding(
@@ -162,18 +162,18 @@ def _cause_of_delay(job: JobTrace, rank: int) -> tuple[str, str, str]:
     host_s = more("idle_host_s", "idle_sync_s")
     largest = max(compute_s, input_s, host_s)
     if largest < _LEAST_CAUSE * job.waiting.late_s[rank]:
-        return "late rank", "its own step does not show why", "look at the node of this rank"
+        return "late rank", "its own step does not show why", "check the node of this rank"
     if largest == input_s:
         return (
             "late rank",
             f"it waits {in_ms(input_s)} longer for its samples",
-            f"look at the storage and the loader processes of rank {rank}",
+            f"check the storage and the loader processes of rank {rank}",
         )
     if largest == host_s:
         return (
             "late host on one rank",
             f"its host launches work too late, {in_ms(host_s)} per step",
-            f"look at what else runs on the cores of rank {rank}, and at code that only this rank runs",
+            f"check what else runs on the cores of rank {rank}, and code that only this rank runs",
         )
     if not job.first.on_gpu:
         return (
@@ -192,7 +192,7 @@ def _cause_of_delay(job: JobTrace, rank: int) -> tuple[str, str, str]:
         )
     return (
         "slow kernels on one rank",
-        f"its kernels take {in_ms(compute_s)} longer, for as many kernels",
+        f"its kernels take {in_ms(compute_s)} longer, though it runs as many of them",
         f"compare clocks, temperature and power of the GPU of rank {rank} with the others (nvidia-smi -q)",
     )
 
@@ -310,7 +310,7 @@ def small_collectives(facts: TraceFacts) -> Iterator[Result]:
     size = "" if most.size_bytes is None else f" of {data_size(most.size_bytes)} on average"
     yield facts.finding(
         "small collectives",
-        f"{most.per_step:.0f} {_words(most.kind)} per step{size}: each costs its latency, together "
+        f"{most.per_step:.0f} {_words(most.kind)} per step{size}: each adds latency, in total "
         f"{in_ms(cost_s)} that no compute hides.",
         cost_s,
         "exchange many tensors at once: DistributedDataParallel's buckets (bucket_cap_mb), or "
@@ -335,7 +335,7 @@ def exposed_communication(facts: TraceFacts) -> Iterator[Result]:
     hidden = "" if job.overlap is None else f"; {percent(job.overlap)} of communication is hidden"
     yield facts.finding(
         "exposed communication",
-        f"{in_ms(cost_s)} per step are exchanges that no compute hides{apart}, most of it "
+        f"Exchanges that compute does not hide take {in_ms(cost_s)} per step{apart}, mostly "
         f"{_words(kind.kind)}{_over(group.size)}{hidden}{_judged(job.first, kind, group.size)}.",
         cost_s,
         "begin exchanges earlier, behind the backward pass, and compress gradients to bf16 (a communication "
@@ -376,8 +376,8 @@ def queued_collectives(facts: TraceFacts) -> Iterator[Result]:
     if facts.is_worth(cost_s, _MUCH):
         yield facts.finding(
             "queued collectives",
-            f"Exchanges that were started early wait behind others on their stream, up to {in_ms(cost_s)} "
-            "per step of what is exposed.",
+            f"Exchanges that start early queue behind others on their stream: up to {in_ms(cost_s)} of the "
+            "exposed time per step.",
             cost_s,
             "give each kind of exchange its own process group: each then has its own stream",
             estimated=True,
@@ -415,8 +415,8 @@ def synchronizations(facts: TraceFacts) -> Iterator[Result]:
             f"The GPU runs out of work for {in_ms(cost_s)} per step because the host waited for it"
             f"{f' ({named} per step)' if named else ''}.",
             cost_s,
-            "keep values on the GPU: .item(), .cpu(), nonzero() and printing a loss wait for it; do so every "
-            "100 steps only",
+            "keep values on the GPU: .item(), .cpu(), nonzero() and printing a loss wait for it; do so only "
+            "every 100 steps",
             evidence=tuple(
                 Evidence(name=name, value=count, unit="waits per step", source="traces")
                 for name, count in list(waits.items())[:_SHOWN]
@@ -432,13 +432,13 @@ def host_bound(facts: TraceFacts) -> Iterator[Result]:
     if not facts.is_worth(cost_s, _MUCH if trace.on_gpu else _MUCH_ON_CPU):
         return
     if facts.typical("idle_queued_s") > _MOST_HELD_BACK * facts.step_s:
-        missing = "the events that the trace leaves out: most idle time is under work that was launched"
+        missing = "events missing from the trace: in most idle time, launched work was pending"
         yield Abstention(rule="host-bound", missing=missing)
         return
     if not trace.on_gpu:
         yield facts.finding(
             "host-bound",
-            f"{in_ms(cost_s)} per step pass between operations, in Python and in what was not recorded.",
+            f"{in_ms(cost_s)} per step pass between operations, in Python or in code that was not recorded.",
             cost_s,
             "look at the code around the model: scalescope train -- your command names what the host does",
         )
@@ -466,7 +466,7 @@ def held_back(facts: TraceFacts) -> Iterator[Result]:
         yield facts.finding(
             "held back",
             f"Work was launched, but the GPU ran nothing that is recorded for {in_ms(cost_s)} per step: it "
-            "waited for an event of another stream or device, or the trace leaves events out.",
+            "waited for an event of another stream or device, or events are missing from the trace.",
             cost_s,
             "look at the stream that ends such a pause, in Perfetto (ui.perfetto.dev)",
         )
@@ -493,14 +493,14 @@ def copies(facts: TraceFacts) -> Iterator[Result]:
         yield facts.finding(
             "pageable copies",
             f"Copies that nothing hides take {in_ms(cost_s)} per step; {pageable:.0f} per step are to or "
-            "from pageable memory, which stops the host.",
+            "from pageable memory, which blocks the host.",
             cost_s,
             "pin_memory=True in the DataLoader and .to(device, non_blocking=True)",
         )
     else:
         yield facts.finding(
             "copies",
-            f"Copies and memory that is cleared take {in_ms(cost_s)} per step, hidden by nothing.",
+            f"Copies and memsets take {in_ms(cost_s)} per step, and nothing hides them.",
             cost_s,
             "copy on a separate stream during the previous step, and avoid .contiguous() and clone()",
         )
@@ -618,7 +618,8 @@ def slow_products(facts: TraceFacts) -> Iterator[Result]:
     yield facts.finding(
         "slow products",
         f"{row.op} of {row.shapes} in {row.dtype}{place} reaches {flop_rate(_rate(row))}; comparable "
-        f"products of this job {flop_rate(best)}.{pad} At their rate a step would take {in_ms(cost_s)} less.",
+        f"products of this job reach {flop_rate(best)}.{pad} At that rate a step would take "
+        f"{in_ms(cost_s)} less.",
         cost_s,
         f"pad {', '.join(map(str, odd))} to a multiple of 64 (a vocabulary of 50,257 to 50,304)"
         if odd
@@ -718,10 +719,10 @@ def recomputation(facts: TraceFacts) -> Iterator[Result]:
         again = "kernels" if trace.on_gpu else "operations"
         yield facts.finding(
             "recomputation",
-            f"The backward pass computes activations again: {in_ms(cost_s)} of {again} per step. The trace "
-            "does not tell how much memory is free.",
+            f"The backward pass recomputes activations: {in_ms(cost_s)} of {again} per step. The trace "
+            "does not show how much memory is free.",
             cost_s,
-            "leave activation checkpointing out, or use it for fewer layers, where memory allows it",
+            "turn activation checkpointing off, or use it for fewer layers, where memory allows it",
             evidence=(_ms("computed again", cost_s),),
         )
 
@@ -736,8 +737,8 @@ def fusable_chains(facts: TraceFacts) -> Iterator[Result]:
     yield facts.finding(
         "fusable chains",
         f"Elementwise kernels follow each other, up to {max(each.length for each in trace.chains)} in a row "
-        f"({', '.join(chain.ops[:_SHOWN])} …{place}): each reads and writes memory again. In one kernel they "
-        f"would take about {in_ms(cost_s)} per step less.",
+        f"({', '.join(chain.ops[:_SHOWN])} …{place}): each reads and writes memory again. Fused into one, "
+        f"they would take about {in_ms(cost_s)} less per step.",
         cost_s,
         "torch.compile the model, or the function with these operations",
         evidence=(_ms("elementwise chains", sum(each.gpu_s for each in trace.chains)),),

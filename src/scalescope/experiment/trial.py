@@ -383,7 +383,7 @@ class Trial:
             return varied
         unit = " tokens" if self.settings.get("observed_unit") == "tokens" else ""
         if self.replicas < self.world_size:
-            return (*varied, f"batch {self.samples_per_step}{unit} in all")
+            return (*varied, f"batch {self.samples_per_step}{unit} in total")
         return (*varied, f"batch {self.rank_batch_size}{unit}")
 
     @property

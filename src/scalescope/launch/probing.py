@@ -24,7 +24,7 @@ LOOPBACK = {"GLOO_SOCKET_IFNAME": _NAME, "NCCL_SOCKET_IFNAME": _NAME}
 # ---- MemoryKills: whether the kernel ended a process for want of memory during a launch, by its counters
 
 
-OUT_OF_MEMORY = "ended a process because its control group was out of memory"
+OUT_OF_MEMORY = "killed a process because its control group was out of memory"
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
@@ -52,7 +52,7 @@ class MemoryKills:
         if self.ended(exit_code):
             return f": the kernel {OUT_OF_MEMORY}"
         if exit_code == -signal.SIGKILL and self._rose(self._of_host):
-            return ": likely out of memory, for which the kernel ended a process of this host meanwhile"
+            return ": likely out of memory: meanwhile the kernel killed a process on this host"
         return ""
 
     def _rose(self, path: Path | None) -> bool:

@@ -39,8 +39,8 @@ def _other_load(configuration: Configuration) -> list[str]:
     if configuration.left_out:
         launches = len(configuration.launches) + configuration.left_out
         return [
-            f"{configuration.left_out} of {launches} launches are left out: other load was different in the "
-            "rest of their round"
+            f"{configuration.left_out} of {launches} launches are left out: the rest of their round ran "
+            "under different load"
         ]
     return [load_text(mean_load(configuration.loads))] if mean_load(configuration.loads).is_present else []
 

@@ -83,7 +83,7 @@ def _cost(finding: Finding) -> str:
     share = f" ({percent(finding.share)})" if finding.share > 0.0 else ""
     estimate = ", an estimate" if finding.estimated else ""
     if finding.counted_s and not finding.cost_s:
-        return " What it costs is counted above."
+        return " Its cost is counted above."
     counted = f"; {in_ms(finding.counted_s)} more are counted above" if finding.counted_s else ""
     return f" It costs {in_ms(finding.cost_s)}{step} per step{share}{estimate}{counted}."
 

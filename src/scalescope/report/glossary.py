@@ -126,18 +126,21 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
         name=SMALLER_BATCH,
         meaning="Speed lost because each rank computes fewer samples at once in strong scaling, which uses "
         "the device less efficiently.",
-        measured="One rank's step at its part of the batch, minus that part of its step at the full batch.",
+        measured="One rank's step with its share of the batch, minus the same share of its step with the "
+        "full batch.",
     ),
     GlossaryTerm(
         name=WRAPPER,
         meaning="Speed lost to the code of the strategy around the model, such as DDP's gradient buckets, "
         "without any other rank.",
-        measured="Step time of one rank inside the strategy, minus that of plain training on one rank.",
+        measured="Step time of one rank inside the strategy, minus the step time of plain training on one "
+        "rank.",
     ),
     GlossaryTerm(
         name=CONTENTION,
         meaning="Speed lost because ranks share cores, memory bandwidth, caches or power while they compute.",
-        measured="Step time of a typical rank among N that do not communicate, minus that of one rank alone.",
+        measured="Step time of a typical rank among N that do not communicate, minus the step time of one "
+        "rank alone.",
     ),
     GlossaryTerm(
         name=STRAGGLERS,
@@ -151,8 +154,8 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
         aliases=("skew", "jitter"),
         meaning="Speed lost because ranks arrive at exchanges at different times, with a different rank "
         "last each time.",
-        measured="In recorded normal steps, what a rank's exchange lasts longer than the shortest over ranks "
-        "is waiting; of that, what a persistently slow rank does not explain.",
+        measured="In recorded normal steps, the time by which a rank's exchange is longer than the "
+        "shortest over ranks, minus what a persistently slow rank explains.",
     ),
     GlossaryTerm(
         name=COMMUNICATION,
@@ -164,8 +167,8 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
     ),
     GlossaryTerm(
         name=BETWEEN_RANKS,
-        meaning="All that several ranks of a training command lose to each other (contention, stragglers and "
-        "communication), if its communication cannot be removed and they cannot be separated.",
+        meaning="Everything that several ranks of a training command lose to each other (contention, "
+        "stragglers and communication), if its communication cannot be removed and they cannot be separated.",
         measured="Step time minus that of the same command on one rank with as many samples.",
     ),
     GlossaryTerm(
@@ -177,13 +180,14 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
     GlossaryTerm(
         name=WAITING,
         meaning="Time in which ranks wait at an exchange for ranks that arrive later and compute nothing.",
-        measured="In recorded steps, what a rank's exchange lasts longer than the shortest over ranks.",
+        measured="In recorded steps, the time by which a rank's exchange is longer than the shortest over "
+        "ranks.",
     ),
     GlossaryTerm(
         name=COPIES,
         meaning="Copies between host and GPU during which nothing else runs.",
-        measured="In one rank's step, from recorded steps; in the waterfall of N ranks, what these have more "
-        "than one rank.",
+        measured="In one rank's step, from recorded steps; in the waterfall of N ranks, their excess "
+        "over one rank.",
     ),
     GlossaryTerm(
         name=IDLE_HOST,
@@ -218,7 +222,7 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
     ),
     GlossaryTerm(
         name=EXCHANGE,
-        meaning="What a pipeline's step takes beyond compute and bubble: sending between stages, and idle "
+        meaning="Step time of a pipeline beyond compute and bubble: sending between stages, and idle "
         "time around it.",
         measured="Step time minus the terms above.",
     ),
@@ -258,8 +262,8 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
     ),
     GlossaryTerm(
         name="HFU",
-        meaning="Hardware FLOP/s utilization: the same of all that the GPU computes, with activations that "
-        "are computed again.",
+        meaning="Hardware FLOP/s utilization: the same for all operations that the GPU executes, including "
+        "recomputed activations.",
         measured="As MFU, from recorded steps alone.",
     ),
     GlossaryTerm(
@@ -272,8 +276,8 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
         name="replica",
         plural="replicas",
         meaning="Ranks that work on one batch together. Only replicas multiply the samples of a step.",
-        measured="From the ranks over which DDP or FSDP average gradients; without them, from the mesh of "
-        "parameters that are cut and from whether ranks receive the same input.",
+        measured="From the ranks over which DDP or FSDP average gradients; without them, from the device "
+        "mesh of sharded parameters and from whether ranks receive the same input.",
     ),
     GlossaryTerm(
         name="kernel",
@@ -309,12 +313,12 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
     GlossaryTerm(
         name=IDLE_BETWEEN,
         meaning="Short pauses of the GPU between two kernels although the second one was launched in time. "
-        "Thousands of short kernels add up to much of them.",
+        "With thousands of short kernels they add up.",
         measured="In recorded steps, pauses before kernels that were already queued.",
     ),
     GlossaryTerm(
         name=IDLE_UNKNOWN,
-        meaning="The GPU has nothing to do, and recorded steps do not tell why.",
+        meaning="The GPU has nothing to do, and recorded steps do not show why.",
         measured="From recorded steps.",
     ),
     GlossaryTerm(
@@ -356,7 +360,7 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
         name="lever",
         plural="levers",
         meaning="A setting that may make the job faster or smaller, such as precision or bucket size.",
-        measured="scalescope tune launches an expert's settings, then what else helps, and races the best.",
+        measured="scalescope tune tries expert settings first, then other levers, and races the best.",
     ),
     GlossaryTerm(
         name="busbw",

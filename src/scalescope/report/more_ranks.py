@@ -36,7 +36,9 @@ def on_more_ranks(
             return ShownCommand(label=f"{label}: {problem}")
         started = on_any_ranks(words)
         if started is None:
-            return ShownCommand(label=f"{label}: write {{world_size}} where the command takes their number")
+            return ShownCommand(
+                label=f"{label}: write {{world_size}} where the command takes the number of ranks"
+            )
         settings[COMMAND] = joined(started)
     flags = run.record.flags if verb == run.record.verb else ()
     return ShownCommand(label=label, argv=command_on(run.path, verb, settings, flags))
@@ -50,7 +52,7 @@ def _without_gpus(run: Run) -> ShownCommand:
     except MissingInput:
         return ShownCommand(label="a page with every figure", argv=(PROGRAM, "report", path))
     return ShownCommand(
-        label="what more GPUs are predicted to do, if NVLink connects them",
+        label="predict more GPUs, assuming that NVLink connects them",
         argv=(PROGRAM, "predict", path, "--network", _NETWORK),
     )
 

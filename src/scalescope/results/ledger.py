@@ -262,12 +262,12 @@ def _parsed(line: bytes) -> LedgerEntry:
         raise ValueError(problem_of(error, "not an entry")) from None
     times_s = (entry.predicted_s, entry.low_s, entry.high_s, entry.measured_s)
     if not all(_SHORTEST_S <= time_s <= _LONGEST_S for time_s in times_s):
-        raise ValueError("a time that no clock shows")
+        raise ValueError("not a plausible time")
     exposed_s = (entry.predicted_exposed_s or 0.0, entry.measured_exposed_s or 0.0)
     if not all(abs(time_s) <= _LONGEST_S for time_s in exposed_s):
-        raise ValueError("a time that no clock shows")
+        raise ValueError("not a plausible time")
     if not all(1 <= ranks <= _MOST_RANKS for ranks in (entry.world_size, entry.curve_ranks or 1)):
-        raise ValueError("a number of ranks that no job has")
+        raise ValueError("not a plausible number of ranks")
     if max(len(entry.kind.strategy), len(entry.kind.backend)) > _LONGEST_NAME:
         raise ValueError("kind: a name that is too long")
     return entry

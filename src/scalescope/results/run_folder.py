@@ -79,7 +79,7 @@ class RunFolder:
             folder._acquire()
         except OSError as error:
             if not (path / LOCK).is_symlink():
-                raise StorageError(f"{path}: cannot be held: {error.strerror}") from None
+                raise StorageError(f"{path}: cannot be locked: {error.strerror}") from None
         return folder
 
     def _acquire(self) -> None:

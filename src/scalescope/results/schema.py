@@ -58,7 +58,7 @@ def _check_numbers(result: Result) -> None:
             if name.endswith("_s") and least < 0.0:
                 raise ValueError(f"rank {record.rank}: {name}: a negative time")
             if name.endswith("_s") and (most > _LONGEST_S or 0.0 < least < _SHORTEST_S):
-                raise ValueError(f"rank {record.rank}: {name}: not a time that a clock shows")
+                raise ValueError(f"rank {record.rank}: {name}: not a plausible time")
             if not -LARGEST_NUMBER <= least <= most <= LARGEST_NUMBER:
                 raise ValueError(f"rank {record.rank}: {name}: a number that is too large")
         rows = [row for table in record.tables.values() for row in table]
@@ -69,9 +69,9 @@ def _check_numbers(result: Result) -> None:
     if result.status == "ok" and result.settings.get("benchmark") == "train":
         steps = [record.samples.get("step_time_s", []) for record in result.ranks]
         if not steps or not all(steps) or not all(all(times) for times in steps):
-            raise ValueError("a launch that is ok has step times above 0 of every rank")
+            raise ValueError("a successful launch has positive step times for every rank")
         if len({len(times) for times in steps}) > 1 or len(steps) != result.settings.get("world_size"):
-            raise ValueError("a launch that is ok has as many steps of every rank, and all ranks")
+            raise ValueError("a successful launch has all ranks, each with the same number of steps")
 
 
 def _check_times(result: Result) -> None:
@@ -81,11 +81,11 @@ def _check_times(result: Result) -> None:
     try:
         year = datetime.fromisoformat(result.started_at).year
     except ValueError:
-        raise ValueError("started_at: not a moment") from None
+        raise ValueError("started_at: not a date and time") from None
     if not 1970 <= year < 9999:
-        raise ValueError("started_at: not a moment")
+        raise ValueError("started_at: not a date and time")
     if not 0 <= result.launch <= _LARGEST_COUNT or not 0 <= result.order <= _LARGEST_COUNT:
-        raise ValueError("launch: not a number of a launch")
+        raise ValueError("launch: not a launch number")
 
 
 def result_schema() -> dict[str, Any]:

@@ -67,7 +67,7 @@ def _refusal(trial: Trial, machine: Machine) -> str:
         there += " for each rank"
     return (
         f"{trial.workload} ({trial.job_label}) needs at least {data_size(least.peak)} per rank "
-        f"({_parts(least)}), but there is {there}; {_what_fits(trial, least, room)} "
+        f"({_parts(least)}), but only {there} is available; {_what_fits(trial, least, room)} "
         "add --allow-oom to run it anyway"
     )
 

@@ -118,7 +118,7 @@ def read_job(paths: Sequence[Path], progress: Progress = lambda done, of: None) 
     traces, unread = _read_all(list(dict.fromkeys(files)), progress)
     if not traces:
         first, reason = next(iter(unread.items()))
-        more = f", and {counted(len(unread) - 1, 'more file')} neither" if len(unread) > 1 else ""
+        more = f", nor can {counted(len(unread) - 1, 'more file')}" if len(unread) > 1 else ""
         raise BadInput(f"{first} cannot be read: {reason}{more}")
     chosen, left_out = _of_one_job(traces)
     return JobTrace(ranks=tuple(chosen), unread={**unread, **left_out})
@@ -165,7 +165,7 @@ def _read(file: Path, running: "set[subprocess.Popen[bytes]]") -> RankTrace | st
             return printable(str(answer["refused"]))[:300]
         return RankTrace.from_json(answer["trace"])
     except (ValueError, KeyError, TypeError):
-        return f"its reading ended with code {process.returncode}"
+        return f"the process that read it exited with code {process.returncode}"
 
 
 def _of_one_job(read: Sequence[tuple[Path, RankTrace]]) -> tuple[list[RankTrace], dict[str, str]]:

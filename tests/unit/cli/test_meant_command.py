@@ -69,7 +69,7 @@ def test_what_a_script_lacks_for_several_ranks_is_said(
 ) -> None:
     said = refused(typed, capsys)
     assert "alone.py does not call torch.distributed.init_process_group" in said
-    assert said.endswith("on one rank it is measured by scalescope train -- python alone.py")
+    assert said.endswith("to measure one rank: scalescope train -- python alone.py")
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ def test_a_template_and_setup_of_one_s_own(run: Run, tmp_path: Path) -> None:
         ((*_JOB, "--env=NCCL_DEBUG=INFO"), "add --setup 'export NAME=VALUE'"),
         ((*_JOB, "--setup=a", "--setup=export HF_TOKEN=hunter2"), "--setup: line 2 holds a secret"),
         ((*_JOB, "--link=1gbit"), "use --launcher local"),
-        ((*_JOB, "--resume", "--output-dir=nowhere"), "has no run that SLURM began"),
+        ((*_JOB, "--resume", "--output-dir=nowhere"), "has no run started with --launcher slurm"),
     ],
 )
 def test_what_cannot_be_a_job_is_refused(run: Run, flags: tuple[str, ...], message: str) -> None:

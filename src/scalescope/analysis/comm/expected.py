@@ -161,7 +161,7 @@ class UnknownRate:
 
 
 Expectable = Expected | UnknownRate
-LOOPBACK = UnknownRate(missing="what gloo reaches inside this host", is_loopback=True)
+LOOPBACK = UnknownRate(missing="the bandwidth of gloo inside this host", is_loopback=True)
 
 
 def expected_busbw(trial: Trial, ends: Sequence[LinkEnd], sizes: Sequence[int] = ()) -> Expectable:
@@ -178,7 +178,7 @@ def expected_busbw(trial: Trial, ends: Sequence[LinkEnd], sizes: Sequence[int] =
     if not trial.on_gpu:
         return LOOPBACK if len(hosts) == 1 else _slowest([_by_gloo(ends, host) for host in hosts])
     if trial.split_gpu or trial.oversubscribe:
-        return UnknownRate(missing="what ranks on one GPU reach")
+        return UnknownRate(missing="the bandwidth between ranks on one GPU")
     names = {end.gpu_name for end in ends}
     published = curve_for(names.pop(), len(ends), len(hosts)) if len(names) == 1 else None
     if published is not None:
@@ -230,7 +230,7 @@ def _inside(ends: Sequence[LinkEnd]) -> Expectable:
     if None in paths:
         return UnknownRate(missing=f"the paths between the GPUs of {ends[0].host}")
     if "SYS" in paths:
-        return UnknownRate(missing=f"what the sockets of {ends[0].host} carry between each other")
+        return UnknownRate(missing=f"the bandwidth between the sockets of {ends[0].host}")
     return _slowest([_by_pcie(gpu) for gpu in gpus])
 
 
@@ -294,7 +294,7 @@ def _by_gloo(ends: Sequence[LinkEnd], host: str) -> Expectable:
     if len(cards) != 1:
         return UnknownRate(missing=f"which network card of {host} gloo uses, and its rate")
     if _rate(cards[0]) > _MOST_BY_GLOO:
-        return UnknownRate(missing="what gloo reaches on a network of more than 10 Gbit/s")
+        return UnknownRate(missing="the bandwidth of gloo on a network of more than 10 Gbit/s")
     share, source = network_share()
     return Expected(bytes_per_s=share * _rate(cards[0]), path=_cards_text(cards), source=source)
 

@@ -125,7 +125,9 @@ class MeasuredTimes:
             latency_s=time.latency_s * share,
             error=math.hypot(time.error, _DERIVED_ERROR),
         )
-        return _assuming(time, f"{collective} takes {share:.2g} of the time of an all_reduce of its size")
+        return _assuming(
+            time, f"{collective} takes {share:.2g} of the time of an all_reduce of the same size"
+        )
 
 
 def measured_times(results: Iterable[Result], link: str | None = None) -> MeasuredTimes | None:
@@ -160,7 +162,7 @@ def along(curve: Curve, size_bytes: float) -> tuple[float, tuple[str, ...]]:
     before = curve.points[-2] if len(curve.points) > 1 else (0, 0.0)
     rate = (last[1] - before[1]) / (last[0] - before[0])
     time_s = last[1] + max(rate, 0.0) * (size_bytes - last[0])
-    return time_s, (f"messages beyond {last[0] >> 20} MiB take as long per byte as up to there",)
+    return time_s, (f"times beyond {last[0] >> 20} MiB are extrapolated from the two largest messages",)
 
 
 def _share_of_all_reduce(collective: str, ranks: int, backend: str | None) -> float | None:

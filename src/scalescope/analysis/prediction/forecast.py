@@ -186,7 +186,7 @@ def _contended(fitted: Fitted, ranks: int) -> tuple[Fitted, tuple[str, ...]]:
     carried = dataclasses.replace(fitted, contention={**known, ranks: known[nearest]})
     if abs(known[nearest] - 1.0) < _NO_CONTENTION:
         return carried, ()
-    return carried, (f"compute is slowed by other ranks as on {nearest} ranks",)
+    return carried, (f"other ranks slow compute as much as on {nearest} ranks",)
 
 
 def samples_per_step(profile: RankProfile, setup: Setup) -> int:

@@ -329,10 +329,10 @@ def profile_at(profiles: Sequence[MeasuredProfile], batch_size: int) -> BatchPro
 def _assumptions(measured: Sequence[RankProfile], batch_size: int) -> tuple[str, ...]:
     least, most = measured[0].samples, measured[-1].samples
     if len(measured) == 1:
-        return (f"a step grows in proportion to its batch: {least} samples per rank were measured",)
+        return (f"step time is proportional to the batch: only {least} samples per rank were measured",)
     if least <= batch_size <= most:
         return ()
-    return (f"a step grows with its batch beyond {least} to {most} samples per rank as between them",)
+    return (f"step time grows with the batch outside {least} to {most} samples per rank as it does inside",)
 
 
 def _at(measured: Sequence[RankProfile], nearest: RankProfile, batch_size: int) -> RankProfile:

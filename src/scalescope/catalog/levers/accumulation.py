@@ -21,8 +21,8 @@ class Accumulation:
 
     accumulation_steps: int = setting(
         1,
-        "Batches whose gradients are summed before the exchange and the update: fewer exchanges, and this "
-        "many times batch_size samples per step. global_batch_size stays the same and is split further.",
+        "Batches whose gradients are summed before the exchange and the update: fewer exchanges, and "
+        "batch_size times this many samples per step. global_batch_size stays the same and is split further.",
         low=1,
         high=100_000,
         lever=Lever(tries=(2, 4), needs=("ranks",), changes="the job", code=_in_script),

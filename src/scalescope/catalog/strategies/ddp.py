@@ -92,10 +92,10 @@ class Ddp(StrategyTraits):
             changes="rounding",
             expects=(
                 ExpectedEffect(
-                    value=True, factors={"communication": 1.05}, source="one exchange more per step"
+                    value=True, factors={"communication": 1.05}, source="one more exchange per step"
                 ),
                 ExpectedEffect(
-                    value=False, factors={"communication": 0.95}, source="one exchange less per step"
+                    value=False, factors={"communication": 0.95}, source="one exchange fewer per step"
                 ),
             ),
             code=_wrapper_argument("broadcast_buffers"),

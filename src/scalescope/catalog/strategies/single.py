@@ -19,7 +19,7 @@ class Single(StrategyTraits):
     @staticmethod
     def code(context: ScriptContext) -> Code:
         """Nothing is to be put anywhere."""
-        return Code(instead="leave out what wraps the model, and the process group")
+        return Code(instead="remove the wrapper around the model, and the process group")
 
     @staticmethod
     def memory_layout(settings: Mapping[str, Any]) -> MemoryLayout:

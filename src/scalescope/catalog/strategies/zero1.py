@@ -31,8 +31,8 @@ class Zero1(Ddp):
     def code(context: ScriptContext) -> Code:
         """In words: the optimizer's class is its owner's."""
         return Code(
-            instead="besides DDP, make the optimizer as ZeroRedundancyOptimizer(model.parameters(), "
-            "optimizer_class=CLASS, ...) of torch.distributed.optim, with class and arguments of yours"
+            instead="keep DDP, and create the optimizer with ZeroRedundancyOptimizer(model.parameters(), "
+            "optimizer_class=CLASS, ...) from torch.distributed.optim, with your class and arguments"
         )
 
     @staticmethod

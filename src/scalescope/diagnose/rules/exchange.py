@@ -81,13 +81,11 @@ def _with_names(facts: Facts, cause: Cause, text: _Text) -> _Text:
         return text._replace(claim=claim, evidence=(*text.evidence, evidence))
     rows = percent(first.changed_share) if first.changed_share >= 0.005 else "less than 1 %"
     return text._replace(
-        claim=f"{claim} A step changes {rows} of the rows of {first.name} and sends all of them.",
+        claim=f"{claim} A step changes {rows} of the rows of {first.name} but sends all of them.",
         evidence=(
             *text.evidence,
             evidence,
-            Evidence(
-                name="rows that a step changes", value=first.changed_share, source="one step's gradient"
-            ),
+            Evidence(name="rows changed per step", value=first.changed_share, source="one step's gradient"),
         ),
         advice=(*_only_rows(facts, first.name), *text.advice),
     )
@@ -97,7 +95,7 @@ def _only_rows(facts: Facts, name: str) -> tuple[Advice, ...]:
     """gloo sends sparse gradients, NCCL does not."""
     if facts.trial.on_gpu:
         return ()
-    label = f"send only rows that change: nn.Embedding(sparse=True) for {name}, with SGD or SparseAdam"
+    label = f"send only changed rows: nn.Embedding(sparse=True) for {name}, with SGD or SparseAdam"
     return (Advice(label=label),)
 
 
@@ -106,18 +104,18 @@ def _undecided(facts: Facts) -> Abstention | None:
     latency, expected, trial = is_latency(facts), facts.expected, facts.trial
     missing, measure = "", comm_command(facts, "--collective", "all_reduce")
     if facts.exchange_s is None or facts.sent_bytes is None:
-        missing = "how fast ranks exchange as many bytes as the gradients have"
+        missing = "the bandwidth of exchanges as large as the gradients"
     elif latency is None:
-        missing = "how long the smallest exchange takes"
+        missing = "the latency of the smallest exchange"
     elif not latency and not facts.transfer_explains_wait:
-        missing, measure = "what ranks wait for (far longer than sending takes)", ()
+        missing, measure = "why ranks wait (far longer than sending takes)", ()
     if missing:
         return Abstention(rule=Cause.BANDWIDTH.value, missing=missing, argv=measure)
     if latency or expected is None or isinstance(expected, Expected) or trial.link is not None:
         return None
     if expected.is_loopback or trial.split_gpu or trial.oversubscribe:
         return None  # nobody publishes what gloo reaches inside a host: there is nothing to wait for
-    missing = f"what this network should deliver ({expected.missing})"
+    missing = f"the expected bandwidth of this network ({expected.missing})"
     return Abstention(rule=Cause.NETWORK.value, missing=missing, argv=CHECK)
 
 
@@ -143,7 +141,7 @@ def _bandwidth(facts: Facts) -> _Text:
     assert lost is not None and exchange_s is not None and sent is not None
     rate, source, apart = rate_of(facts), facts.exchange_source, facts.communication_is_measured
     most = "" if apart else "at most "
-    by = "step minus the same step without communication" if apart else "loss that no other term explains"
+    by = "step minus the same step without communication" if apart else "loss not explained by other terms"
     return _Text(
         f"Sending {sent / 1e6:.1f} MB of gradients takes {exchange_s * 1e3:.0f} ms at "
         f"{rate / 1e6:,.1f} MB/s{_of_the_expected(facts, rate)}; waiting for it costs {most}{lost:.2f} of "

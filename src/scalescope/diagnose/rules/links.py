@@ -76,7 +76,7 @@ def unequal_links_rule(facts: Facts) -> Finding | Abstention | None:
                 name="usual",
                 value=worst.usual_bytes_per_s,
                 unit="bytes/s",
-                source="median of its class of paths",
+                source="median of this kind of path",
             ),
         ),
         advice=(Advice(label="measure every pair again and check that link", argv=pairs_command),),

@@ -59,7 +59,7 @@ def weak_as_strong_rule(facts: Facts) -> Finding | Abstention | None:
     if strong is None:
         return Abstention(
             rule=WEAK_AS_STRONG,
-            missing=f"how fast {facts.ranks} ranks work on one rank's batch",
+            missing=f"the throughput of {facts.ranks} ranks on one rank's batch",
             argv=_command(facts),
         )
     if strong >= _IS_NOT * row.speedup.value:
@@ -119,7 +119,7 @@ def unstable_rule(facts: Facts) -> Finding | Abstention | None:
             Evidence(name=f"doubt {number}", value=doubt, source="launches")
             for number, doubt in enumerate(doubts, start=1)
         ),
-        advice=(Advice(label="check what else runs here; more --repeats help", argv=CHECK),),
+        advice=(Advice(label="check what else is running; use more --repeats", argv=CHECK),),
     )
 
 
@@ -151,6 +151,6 @@ def _advice(facts: Facts) -> Advice:
     if facts.trial.is_command:  # whose memory is not measured
         return Advice(label="save memory: a smaller batch, torch.utils.checkpoint, or FSDP")
     return Advice(
-        label="see what uses the memory, and what would save some",
+        label="see what uses memory and how to save it",
         argv=command_on(facts.path, "memory", this_job(facts)),
     )

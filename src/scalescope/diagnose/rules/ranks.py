@@ -130,7 +130,7 @@ def contention_rule(facts: Facts) -> Finding | Abstention | None:
     if not lost or term is None or term.time_s is None or facts.trial.oversubscribe:
         return None
     if SMALLER_BATCH in term.includes:  # which often costs far more than what ranks do to each other
-        return Abstention(rule=CONTENTION_RULE, missing="what one rank takes with its share of the batch")
+        return Abstention(rule=CONTENTION_RULE, missing="one rank's step time with its share of the batch")
     threads, cores = facts.trial.threads_per_rank, facts.cores
     on_cores = not facts.trial.on_gpu and not facts.trial.stand_in
     crowded = on_cores and cores is not None and threads * facts.ranks > cores

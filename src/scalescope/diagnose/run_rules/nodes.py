@@ -77,7 +77,7 @@ def network_errors_rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
         return None
     return Finding(
         rule=NETWORK_ERRORS,
-        claim=f"Error counters of the network grew during the launches: {'; '.join(p.text for p in ports)}. "
+        claim=f"Network error counters increased during the launches: {'; '.join(p.text for p in ports)}. "
         "Packets may have been sent again.",
         lost=0.0,  # what sending again takes is part of communication, and not measured separately
         share=0.0,
@@ -184,7 +184,7 @@ def unused_nics_rule(run: Run, cases: tuple[Facts, ...]) -> Finding | Abstention
     texts = [f"{len(used)} of {len(fastest)} on {host}" for host, (used, fastest) in unused.items()]
     return Finding(
         rule=UNUSED_NICS,
-        claim=f"NCCL uses fewer network cards than there are of the fastest kind ({'; '.join(texts)}): "
+        claim=f"NCCL does not use all of the fastest network cards ({'; '.join(texts)}): "
         "this may limit the bandwidth between nodes.",
         lost=0.0,
         share=0.0,

@@ -26,7 +26,7 @@ def other_load_rule(run: Run, cases: tuple[Facts, ...]) -> Finding | None:
         evidence=tuple(_evidence(load)),
         advice=(
             Advice(
-                label="end the other processes and measure again",
+                label="stop the other processes and measure again",
                 argv=repeating_command(run.path, run.record) or CHECK,
             ),
         ),

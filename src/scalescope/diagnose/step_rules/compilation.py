@@ -90,7 +90,10 @@ def recompilation_rule(facts: StepFacts) -> Finding | Abstention | None:
         ),
         advice=(
             Advice(label="give the model batches of one shape: pad to a fixed length, drop the last batch"),
-            Advice(label="use torch.compile(dynamic=True), or torch._dynamo.mark_dynamic for what varies"),
+            Advice(
+                label="use torch.compile(dynamic=True), or torch._dynamo.mark_dynamic for dimensions that "
+                "vary"
+            ),
         ),
     )
 

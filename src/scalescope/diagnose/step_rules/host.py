@@ -36,7 +36,7 @@ def allocator_retries_rule(facts: StepFacts) -> Finding | Abstention | None:
     )
     return facts.finding(
         ALLOCATOR_RETRIES,
-        f"Each step requests {allocations:.1f} blocks of GPU memory from the driver, which takes long and "
+        f"Each step requests {allocations:.1f} blocks of GPU memory from the driver, which is slow and "
         f"makes the host wait for the GPU; {full}.",
         cost_s,
         root=True,
@@ -113,7 +113,7 @@ def garbage_collection_rule(facts: StepFacts) -> Finding | Abstention | None:
         return None
     return facts.finding(
         GARBAGE_COLLECTION,
-        f"Python's garbage collector stops the host for {in_ms(garbage.pause_s)} per step "
+        f"Python's garbage collector blocks the host for {in_ms(garbage.pause_s)} per step "
         f"(longest pause {in_ms(garbage.longest_s)}).",
         cost_s,
         root=True,
@@ -182,8 +182,8 @@ def threads_rule(facts: StepFacts) -> Finding | Abstention | None:
     crowd = f"{counted(threads, 'thread')}{loader}"
     return facts.finding(
         THREADS,
-        f"A rank with {crowd} may use {counted(cores, 'core')}: for {percent(wait)} of the time in which its "
-        f"threads could run, no core was free.",
+        f"Each rank runs {crowd} on {counted(cores, 'core')}: for {percent(wait)} of the time in which its "
+        f"threads were ready to run, no core was free.",
         cost_s,
         root=True,
         estimated=True,
@@ -239,7 +239,7 @@ def host_synchronization_rule(facts: StepFacts) -> Finding | Abstention | None:
     step_s = facts.timed_s
     return facts.finding(
         HOST_SYNCHRONIZATION,
-        f"{_waits(sites[0])}{_others(sites)}. The GPU runs out of work meanwhile: without this a step would "
+        f"{_waits(sites[0])}{_others(sites)}. The GPU then runs out of work: without this a step would "
         f"take about {milliseconds(step_s - cost_s)} instead of {in_ms(step_s)}.",
         cost_s,
         estimated=True,
@@ -275,8 +275,8 @@ def _evidence(site: SyncSite) -> Evidence:
 
 def _host_synchronization_advice(site: SyncSite) -> Advice:
     if not site.file:
-        return Advice(label=f"avoid {site.operation} in the step, or use it every 100 steps only")
-    instead = "keep the value on the GPU (torch.where, masks), or read it every 100 steps only"
+        return Advice(label=f"avoid {site.operation} in the step, or use it only every 100 steps")
+    instead = "keep the value on the GPU (torch.where, masks), or read it only every 100 steps"
     return Advice(label=f"{site.location}: {instead}")
 
 
@@ -303,11 +303,11 @@ def host_bound_rule(facts: StepFacts) -> Finding | Abstention | None:
     why_s = (facts.wait_cost_s, requests_cost_s(facts), pauses_cost_s(facts), uncompiled_cost_s(facts))
     launches_s = (fused_cost_s(facts), recomputation_cost_s(facts))
     median = facts.recording.kernel_median_s
-    length = "" if median is None else f" of {median * 1e6:.0f} µs in the median"
+    length = "" if median is None else f" of {median * 1e6:.0f} µs (median)"
     return facts.finding(
         HOST_BOUND,
-        f"The GPU waits for the host to launch {kernels:,.0f} kernels per step{length}: with a host that is "
-        f"fast enough a step would take about {milliseconds(facts.timed_s - cost_s)} instead of "
+        f"The GPU waits for the host to launch {kernels:,.0f} kernels per step{length}: with a fast "
+        f"enough host a step would take about {milliseconds(facts.timed_s - cost_s)} instead of "
         f"{in_ms(facts.timed_s)}.",
         cost_s,
         estimated=True,

@@ -300,7 +300,7 @@ def _one_rank_waits_too(facts: StepFacts, wait: _Wait) -> str:
     alone_s = facts.alone_wait_s
     if facts.ranks == 1 or alone_s is None or alone_s < wait.time_s / 2.0:
         return ""
-    return "One rank waits as well, so this costs speed and not scaling."
+    return "One rank alone waits as well, so this costs speed but not scaling."
 
 
 def _cause_text(facts: StepFacts, plan: _Plan) -> str:

@@ -32,7 +32,7 @@ def matrix_units_rule(facts: StepFacts) -> Finding | Abstention | None:
         return _despite_precision(facts)
     formats = facts.short_formats
     if formats is None:
-        return Abstention(rule=MATRIX_UNITS, missing="which number formats the GPU has matrix units for")
+        return Abstention(rule=MATRIX_UNITS, missing="the number formats that the GPU's matrix units support")
     if not formats:
         return None
     slow_s = _slow_s(facts)
@@ -163,7 +163,7 @@ def memory_format_rule(facts: StepFacts) -> Finding | Abstention | None:
         MEMORY_FORMAT,
         f"Images are stored channel by channel (NCHW), but the convolutions compute on interleaved channels "
         f"(NHWC): reordering takes {in_ms(recording.layout_s)} per step, next to "
-        f"{in_ms(recording.convolution_s)} of convolutions. At least that is saved.",
+        f"{in_ms(recording.convolution_s)} of convolutions. Storing images as NHWC saves at least that.",
         saved_s,
         estimated=True,
         terms=KERNEL_TERMS,
@@ -211,7 +211,7 @@ def small_kernels_rule(facts: StepFacts) -> Finding | Abstention | None:
         return None
     return facts.finding(
         SMALL_KERNELS,
-        f"{kernels:,.0f} of {recording.kernels:,.0f} kernels per step compute element by element, "
+        f"{kernels:,.0f} of {recording.kernels:,.0f} kernels per step are elementwise, "
         f"{in_ms(time_s)} together, and each reads and writes GPU memory. Fusing them would save "
         f"about {in_ms(saved_s)}.",
         saved_s,
@@ -268,10 +268,10 @@ def slow_products_rule(facts: StepFacts) -> Finding | Abstention | None:
     most = slow[0]
     return facts.finding(
         SLOW_PRODUCTS,
-        f"Matrix products with an extent of {most.odd} are slow, because it is not a multiple of 8: "
+        f"Matrix products with a dimension of {most.odd} are slow, because it is not a multiple of 8: "
         f"{most.operation} of {most.shapes} in {most.number_format} takes {significant(most.time_s * 1e6)} "
-        f"µs, and {significant(most.padded_s * 1e6)} µs padded to a multiple of 64. A step would take about "
-        f"{in_ms(saved_s)} less.",
+        f"µs, and {significant(most.padded_s * 1e6)} µs padded to a multiple of 64. Padding would save "
+        f"about {in_ms(saved_s)} per step.",
         saved_s,
         root=True,
         terms=KERNEL_TERMS,
@@ -305,7 +305,7 @@ def recomputation_rule(facts: StepFacts) -> Finding | Abstention | None:
         return None
     return facts.finding(
         RECOMPUTATION,
-        "The backward pass computes activations again (activation checkpointing), while "
+        "The backward pass recomputes activations (activation checkpointing), while "
         f"{percent(used / there)} of the GPU's memory is in use: keeping them would save about "
         f"{in_ms(cost_s)}.",
         cost_s,
@@ -321,7 +321,7 @@ def recomputation_rule(facts: StepFacts) -> Finding | Abstention | None:
         ),
         advice=(
             Advice(
-                label="leave activation checkpointing out, or use it for fewer layers: "
+                label="turn activation checkpointing off, or use it for fewer layers: "
                 f"{data_size(there - used)} are free"
             ),
         ),

@@ -113,7 +113,7 @@ def uneven_work_rule(facts: StepFacts) -> Finding | Abstention | None:
         return None
     return facts.finding(
         UNEVEN_WORK,
-        f"{_claim(uneven)}. It is the data, not a slow rank.",
+        f"{_claim(uneven)}. The data is the cause, not a slow rank.",
         uneven.cost_s,
         root=True,
         estimated=True,
@@ -134,13 +134,13 @@ def _claim(uneven: UnevenWork) -> str:
         more = percent(uneven.most_over_mean - 1.0)
         return (
             f"Batches differ between ranks: in each step the largest holds {more} "
-            f"more {uneven.unit} than the mean of all ranks, and they wait for it"
+            f"more {uneven.unit} than the mean of all ranks, and the other ranks wait for it"
         )
     most = uneven.by_rank[uneven.heaviest]
     others = [work for rank, work in enumerate(uneven.by_rank) if rank != uneven.heaviest]
     return (
-        f"Rank {uneven.heaviest} has {most:,.0f} {uneven.unit} per step and the others "
-        f"{statistics.fmean(others):,.0f}, and they wait for it"
+        f"Rank {uneven.heaviest} has {most:,.0f} {uneven.unit} per step, and the others "
+        f"have {statistics.fmean(others):,.0f} and wait for it"
     )
 
 
@@ -148,6 +148,6 @@ def _uneven_work_advice(uneven: UnevenWork) -> tuple[Advice, ...]:
     if uneven.unit == "tokens":
         return (
             Advice(label="sort or bucket samples by length, to give all ranks batches of similar length"),
-            Advice(label="fill batches up to a number of tokens, equal on all ranks, and pad less"),
+            Advice(label="form batches by number of tokens, equal on all ranks, to reduce padding"),
         )
     return (Advice(label="give all ranks batches of the same size: shard and collate by elements"),)

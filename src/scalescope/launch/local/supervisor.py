@@ -17,7 +17,7 @@ _POLL_S = 0.1
 _POLL_MEMORY_S = 0.01  # a rank under a memory limit may fill it and crash in the time of a few steps
 _SETTLE_S = 0.3  # after a first failure: lets the others report their errors
 _TERM_GRACE_S = 1.0
-_INCOMPLETE = "what was tried after the window is incomplete"
+_INCOMPLETE = "tries after the window are incomplete"
 _KILL_LIMIT_S = 3.0  # a process inside the kernel can outlast SIGKILL; it must not hold us too
 
 

@@ -96,7 +96,7 @@ def how_to_try(group: MemoryGroup) -> str:
         return f"{group.trial.strategy} splits its batch; try one with --batch-size"
     limit = "" if group.is_bounded else " --memory-limit"
     if group.trial.purpose == "brief":
-        return "the verb memory tries it" + " with --memory-limit" * bool(limit)
+        return "scalescope memory tries it" + " with --memory-limit" * bool(limit)
     if group.trial.searches_batch:
         return "to try it: --memory-limit"
     return f"to try it: leave out --no-search{' and add --memory-limit' * bool(limit)}"

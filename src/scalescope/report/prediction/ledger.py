@@ -51,13 +51,13 @@ def ledger_section(ledger: Ledger, file: str | None) -> Section:
     """Errors and coverage by kind."""
     if not ledger.entries:
         adds = "" if file is None else f"; scalescope scale adds to {file}"
-        line = f"No prediction has met a measurement yet{adds}."
+        line = f"No prediction has been checked against a measurement yet{adds}."
         return Section(lines=(line, *ledger.warnings))
     rows = ledger_rows(ledger.entries)
     held = [row.coverage for row in rows][-1]
     inside = held.low <= COVERAGE <= held.high
     return Section(
-        title=f"Ledger · {counted(len(ledger.entries), 'prediction')} that met a measurement",
+        title=f"Ledger · {counted(len(ledger.entries), 'prediction')} checked against measurements",
         table=Table(
             columns=(
                 "kind",
@@ -74,8 +74,7 @@ def ledger_section(ledger: Ledger, file: str | None) -> Section:
         ),
         lines=(
             "Errors are absolute, of step time; of exposed communication as a share of the step.",
-            f"The nominal 90 % {'lies' if inside else 'does not lie'} inside the interval of the coverage "
-            "that was observed.",
+            f"The nominal 90 % is {'inside' if inside else 'outside'} the interval of the observed coverage.",
             *(() if file is None else (f"The user's ledger: {file}",)),
             *ledger.warnings,
         ),

@@ -171,9 +171,13 @@ def worth_line(answer: PredictionAnswer) -> str:
     best, most = answer.most_worth, answer.predictions[-1].setup.world_size
     share = percent(LEAST_MARGINAL)
     if best is None:
-        return f"No number of ranks is worth it: added ranks deliver less than {share} of ranks alone."
+        return (
+            f"No number of ranks is worth it: added ranks deliver less than {share} of what they would alone."
+        )
     if best == most:
-        return f"All {best:,} ranks are worth it: added ranks deliver at least {share} of ranks alone."
+        return (
+            f"All {best:,} ranks are worth it: added ranks deliver at least {share} of what they would alone."
+        )
     return (
         f"Worth it up to {counted(best, 'rank')}: beyond, added ranks deliver less than {share} of what they "
         "would alone."

@@ -61,7 +61,7 @@ def _unknown_ratios(analyzed: AnalyzedRun) -> list[str]:
     """World sizes without a verdict, because the other load was different during their launches."""
     return [
         f"{counted(member.trial.world_size, 'rank')} at {batch_text(member.trial)}: the speedup is unknown, "
-        "because in every round other load differed from that during the launches it would be compared with."
+        "because in every round the launches to compare ran under different other load."
         for reason in not_compared(analyzed.measured)
         if reason.reason == OTHER_LOAD
         for member in reason.members

@@ -17,7 +17,7 @@ from scalescope.results.run_folder import TUNING, read_json
 Changes = Mapping[str, tuple[Value, Value]]  # setting → (value before, value now)
 
 _TITLE = "In your own script"
-_NOT_DECLARED = "its card does not say what it is in a script"
+_NOT_DECLARED = "its card has no code for a script"
 _LOOP_PARTS: tuple[ScriptPart, ...] = (
     *("loop", "copy", "batch", "before_forward", "forward", "loss"),
     *("backward", "gradients", "update", "clear"),

@@ -467,7 +467,7 @@ def _silent(configuration: Configuration) -> dict[str, str]:
         "settings": f"{CURRENT}, without communication",
         "step time": in_ms(configuration.step_time_s.value),
         "launches": f"{len(configuration.launches) + configuration.left_out}",
-        "remark": "shows what communication takes",
+        "remark": "shows the cost of communication",
     }
 
 
@@ -550,7 +550,7 @@ def _may_give(lever: TriedLever) -> str:
     """What a lever that was not measured may still give."""
     if lever.may_give is None:
         return ""
-    return f"; by the parts of the step it may give {lever.may_give:.2f}×, an estimate"
+    return f"; estimated from the parts of the step: {lever.may_give:.2f}×"
 
 
 def _other_jobs(tuning: Tuning) -> Section:

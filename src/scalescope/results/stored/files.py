@@ -95,7 +95,7 @@ def inside(folder: Path, name: str) -> Path:
     """The path of a file that stored data names; Unreadable where the name leads out of the folder."""
     parts = PurePosixPath(name).parts
     if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\0" in name:
-        raise Unreadable("the name leads out of the run folder")
+        raise Unreadable("the path leads out of the run folder")
     for depth in range(1, len(parts)):
         if folder.joinpath(*parts[:depth]).is_symlink():
             raise Unreadable(f"the file lies behind {PurePosixPath(*parts[:depth])}, which is a link")

@@ -305,7 +305,7 @@ def check_records(result: Result) -> None:
         if name == "loss" and result.trial.is_command:
             continue  # of a pipeline only the last rank has one, and each ends where it is not finite
         if len({len(record.samples.get(name, ())) for record in result.ranks}) > 1:
-            raise ValueError(f"{name}: a launch that is ok has as many of every rank")
+            raise ValueError(f"{name}: a successful launch has the same number for every rank")
     for record in result.ranks:
         _check(_Tables, record.tables, f"rank {record.rank}")
         for name, value in record.counters.items():
@@ -328,7 +328,7 @@ def _check(kind: type[BaseModel], value: object, whole: str) -> None:
 
 def _check_collectives(records: Sequence[RankRecord]) -> None:
     if not records:
-        raise ValueError("ranks: a launch that is ok has records of its ranks")
+        raise ValueError("ranks: a successful launch has records of its ranks")
     for name in records[0].samples:
         if name.startswith(_PAIR):
             continue
@@ -337,4 +337,6 @@ def _check_collectives(records: Sequence[RankRecord]) -> None:
             raise ValueError(f"{name[:60]}: not a measurement of a collective")
         times = [record.samples.get(name, []) for record in records]
         if len({len(members) for members in times}) > 1 or not all(map(all, times)) or not times[0]:
-            raise ValueError(f"{name}: a launch that is ok has as many times above 0 of every rank")
+            raise ValueError(
+                f"{name}: a successful launch has the same number of positive times for every rank"
+            )

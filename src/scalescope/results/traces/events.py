@@ -205,7 +205,7 @@ def _plain_text(stream: BinaryIO, *, packed: bool, most: int) -> Iterator[str]:
             raw = b"" if unpacker is None else unpacker.unconsumed_tail
             size += len(plain)
             if size > most:
-                raise Unreadable(f"the file has more than {most} bytes when it is unpacked")
+                raise Unreadable(f"the file has more than {most} bytes when decompressed")
             yield decoder.decode(plain)
     if unpacker is not None and not unpacker.eof:
         raise Unreadable("the file is damaged: it ends too early")

@@ -125,7 +125,7 @@ def read_trace(path: Path) -> RankTrace:
     if file.refused:
         notes.append(f"{file.refused} events without a usable time were left out")
     if not names:
-        notes.append("it has no marks of steps, so the whole recording counts as one step")
+        notes.append("it has no step markers, so the whole recording counts as one step")
     return RankTrace(
         file=printable(path.name),
         rank=rank,

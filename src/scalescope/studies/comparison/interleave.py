@@ -97,7 +97,7 @@ def interleave_changes(
     old, new = (_expanded(base, flags, machine) for flags in ({}, changes))
     if len(old) != len(new):
         raise BadInput(
-            f"--set must give each of the {counted(len(old), 'configuration')} of {base.path} one other "
+            f"--set must give each of the {counted(len(old), 'configuration')} of {base.path} another "
             f"value; with it there are {len(new)}"
         )
     pairs = tuple((left, right) for left, right in zip(old, new, strict=True) if _differ(left, right))
@@ -130,8 +130,8 @@ def _pairs_of_runs(base: Run, new: Run, directory: Path) -> tuple[tuple[TrialPai
         if commit is None:
             raise BadInput(
                 f"--interleave: {base.path} and {new.path} have the same settings and no code that can be "
-                "restored: in turns both would be one configuration. Put the old code in a separate folder "
-                "and measure it as another --workload, or change a setting with --set"
+                "restored: measured in turns, both would be the same configuration. Put the old code in a "
+                "separate folder and measure it as another --workload, or change a setting with --set"
             )
         rooted = [(at_commit(old, commit, directory), latest) for old, latest in rooted]
         notes = (f"The old code is from commit {commit.short}, the new code is the current file.",)

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 _BATCHES = {"cpu": (32, 256), "cuda": (256, 4096)}  # one too small to scale, one that should
 DEFAULT_SWEEP = {
     "world_size": "1, 2, 4 ... up to what the machine has",
-    "batch_size": "{cpu[0]},{cpu[1]} on CPU, {cuda[0]},{cuda[1]} on GPU; of other workloads an "
-    "eighth of the usual batch, and that batch".format(**_BATCHES),
+    "batch_size": "{cpu[0]},{cpu[1]} on CPU, {cuda[0]},{cuda[1]} on GPU; other workloads: an "
+    "eighth of the usual batch, and the usual batch".format(**_BATCHES),
 }
 _NO_NETWORK = (
     "Collectives are not measured: in a job of several nodes only the command starts ranks. "

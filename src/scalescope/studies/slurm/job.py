@@ -90,14 +90,14 @@ def _interim(run: SlurmRun) -> Interim | None:
 def _after(interruption: Interrupted, number: str, run: SlurmRun, watcher: CampaignWatcher) -> str:
     """Do with the job what the signal means; returns what is left of it."""
     if interruption.signum != signal.SIGINT:  # the connection or the host goes, not the wish to measure
-        return f"job {number} goes on; --resume with --output-dir {run.path} follows it again"
+        return f"job {number} is still running; --resume with --output-dir {run.path} follows it again"
     cancelled = cancel(number, watcher)
     with contextlib.suppress(ScalescopeError):  # what stopped the run is what the person must see
         _collect(run, watcher)
     kept = f"finished launches are kept in {run.path}"
     if cancelled:
         return f"job {number} is cancelled; {kept}; --resume submits the rest"
-    return f"job {number} may go on: 'scancel {number}' ends it, --resume follows it; {kept}"
+    return f"job {number} may still be running: 'scancel {number}' ends it, --resume follows it; {kept}"
 
 
 def _submit(run: SlurmRun, watcher: CampaignWatcher) -> str:

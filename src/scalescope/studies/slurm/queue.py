@@ -99,7 +99,7 @@ class _Line:
         except slurm.Unanswered as error:
             if time.monotonic() - self._answered > _PATIENCE_S:
                 raise CannotRun(
-                    f"{error}; job {self._number} may go on, and --resume follows it again"
+                    f"{error}; job {self._number} may still be running, and --resume follows it again"
                 ) from None
             if not self._complained:
                 self._watcher.noted(f"SLURM does not answer ({error}); asking again.")

@@ -61,7 +61,7 @@ def is_for_slurm(prepared: Prepared, job_flags: Entries, setup: tuple[str, ...],
     if launcher == "slurm" and not study.runs_on_slurm:
         origin = written["launcher"][0].origin
         able = ", ".join(sorted(kind.verb for kind in all_studies() if kind.runs_on_slurm))
-        raise BadInput(f"{origin}: {study.verb} cannot be a job; {able} can")
+        raise BadInput(f"{origin}: {study.verb} cannot be submitted as a job; {able} can")
     chosen = launcher == "slurm" or (launcher is None and _continues_job(prepared))
     given = [*job_flags, *(["setup"] if setup else [])]
     if not chosen and set(given) - {"launcher"}:
@@ -241,7 +241,7 @@ def _check_as_begun(prepared: Prepared, path: Path) -> None:
     """Refuse a request that asks for something else than the one that began the run."""
     study, stored = prepared.study, path / FOLDER / REQUEST
     if not stored.is_file():
-        raise BadInput(f"--resume: {path} has no run that SLURM began")
+        raise BadInput(f"--resume: {path} has no run started with --launcher slurm")
     check_same_request(stored, to_mapping(prepared.experiment))
     before = submitted_flags(path) or ()
     may_differ = study.flags_may_differ

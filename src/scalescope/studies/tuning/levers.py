@@ -240,7 +240,7 @@ def _why_not_worth_trying(
 ) -> str | None:
     """Why a candidate that could run is left out: nothing new, another job, or slow for a known reason."""
     if candidate.trial.trial_id == baseline.trial_id:
-        return "is what the baseline does"
+        return "is the current setting"
     if candidate.changes == "the job" and not candidate.asked:
         return f"changes the job; --levers {candidate.name}={candidate.value} compares it separately"
     if not typed and _threads(baseline, machine) <= machine.cores < _threads(candidate.trial, machine):
@@ -379,12 +379,12 @@ def why_not(setting: Setting, trial: Trial, machine: Machine) -> str | None:
     assert setting.lever is not None
     workload = trial.workload_card
     facts: dict[Need, tuple[bool, str]] = {
-        "cpu": (trial.device == "cpu", "is about ranks on the CPU"),
+        "cpu": (trial.device == "cpu", "is for ranks on the CPU"),
         "cuda": (trial.device == "cuda", "requires a CUDA GPU"),
         "nccl": (trial.backend == "nccl", "the variables worth trying are NCCL's"),
         "ranks": (trial.world_size > 1, "requires more than one rank"),
         "convolutions": (workload.has_convolutions, "the model has no convolutions"),
-        "attention": (workload.has_attention, "the model does not use our attention"),
+        "attention": (workload.has_attention, "the model does not use scalescope's attention"),
         "loader": (
             has_loader(trial) or trial.is_command,
             "synthetic batches are already on the device; add --num-workers 0 for a loader",
@@ -393,7 +393,7 @@ def why_not(setting: Setting, trial: Trial, machine: Machine) -> str | None:
             has_loader(trial) or trial.is_command,  # processes may be another lever's
             "synthetic batches are already on the device; add --num-workers 0 for a loader",
         ),
-        "ddp": (trial.is_command, "is an argument of the DDP of a command"),
+        "ddp": (trial.is_command, "is for the DDP of a training command"),
         "torchao": (importlib.util.find_spec("torchao") is not None, "requires torchao: not installed"),
     }
     return next((reason for need in setting.lever.needs for met, reason in (facts[need],) if not met), None)

@@ -323,5 +323,5 @@ class _TuningReader:
 
 def _failure_text(result: Result) -> str:
     if result.stopped_by == "budget":
-        return f"ended after {result.duration_s:.0f} s, when the time for it was over"
+        return f"ended after {result.duration_s:.0f} s, when its time was up"
     return f"{result.status}: {result.reason}"

@@ -34,7 +34,7 @@ from scalescope.studies.study import Host, Interim
 from scalescope.studies.tuning.levers import Candidate, Inapplicable, Levers, other_jobs, settings_of_trial
 
 _NOTE = "Under torchrun or srun each lever is launched once, so there are no intervals and no verdicts."
-_KEEP_CORES = "threads of ranks that run already keep their cores; tune without torchrun or srun tries it"
+_KEEP_CORES = "ranks that are already running keep their cores; tune without torchrun or srun tries it"
 
 
 def for_ranks_of(host: Host, levers: Levers) -> Levers:

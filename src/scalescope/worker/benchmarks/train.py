@@ -349,9 +349,9 @@ class OwnLoop:
         if not is_try(trial):
             return "ranks of scalescope's own loop get a separate start"
         if self.steps.step.is_whole or self.trial.options(Train).stand_in:
-            return "the parts of this step cannot be told apart"
+            return "the parts of this step cannot be separated"
         if self._waits_for_input():
-            return "steps wait for input, so each would use up what was prepared during slower ones"
+            return "steps wait for input, so fast ones would use up batches that slow ones prefetched"
         return None
 
     def _waits_for_input(self) -> bool:

@@ -37,7 +37,7 @@ _BLOCKS, _BLOCK_S, _LEAST_BLOCK_STEPS = 3, 0.3, 3  # of a try, and as many of th
 _LONGEST_TRY_S = 20.0  # by the steps as they are; a launch of its own makes fewer
 _SLOWING = 1.2  # the last block over the first
 _SLOW_STEPS = "its steps are too long to alternate with others"
-_AFTER_PROFILER = "steps that follow on recorded ones are slower on a GPU"
+_AFTER_PROFILER = "steps after recorded ones are slower on a GPU"
 
 
 class ExplainedLoop(Protocol):

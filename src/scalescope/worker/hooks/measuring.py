@@ -129,16 +129,16 @@ class ScriptMeasuring:
     def _check_ranks(self) -> None:
         if not self.ranks.are_joined:
             raise BadInput(
-                f"the script's {self.ranks.world_size} ranks never joined a process group, so nothing makes "
-                "them train together"
+                f"the script's {self.ranks.world_size} ranks never joined a process group, so they "
+                "train independently"
             )
 
     def _check_world_size(self) -> None:
         asked, ran = self._job.world_size, self.ranks.world_size
         if asked != ran:
             error = BadInput(
-                f"the command ran {ran} rank{'s' if ran > 1 else ''}, {asked} "
-                f"{'were' if asked > 1 else 'was'} asked for; put {{world_size}} where its launcher takes "
+                f"the command ran {ran} rank{'s' if ran > 1 else ''}, but {asked} "
+                f"{'were' if asked > 1 else 'was'} requested; put {{world_size}} where its launcher takes "
                 "the number"
             )
             self.fail(error)
@@ -239,7 +239,7 @@ class ScriptMeasuring:
         has_ended = len(times_s) < self._planned  # the script has, in its window
         may_go_on = not has_ended and not self._trial.keeps_running
         if has_ended:
-            measured.counters[FAILED] = "the script ended in its window"
+            measured.counters[FAILED] = "the script ended during its window"
         self._finish_record(measured, continues=may_go_on)
         if not may_go_on:
             return

@@ -278,7 +278,7 @@ class Session:
             if kind_of(self._modules()) not in ("ddp", "fsdp2"):
                 return ""
             if self._optimizers.has_scaler:
-                return "a GradScaler decides on steps by what ranks exchange"
+                return "a GradScaler skips steps depending on exchanged gradients"
             return self._wrappers.why_not_silenced()
         if is_try(trial) and _replays_graphs():
             return "the script replays CUDA graphs"

@@ -162,7 +162,7 @@ class Wrappers(Hooks):
         if self._silent and given.arguments.get("find_unused_parameters"):
             # DDP would exchange which parameters were used in every step; of a static graph it knows.
             given.arguments["static_graph"] = True
-            self._left_out.append("the search for unused parameters is left out with communication")
+            self._left_out.append("removing communication also removes the search for unused parameters")
         return given
 
     def _wrapped(self, replica: DistributedDataParallel) -> None:

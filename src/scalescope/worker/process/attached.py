@@ -71,7 +71,9 @@ def _joined() -> Rendezvous:
         if missing:
             _leave_together(rendezvous, set(missing))
     except RuntimeError:
-        raise TimedOut("the store of the ranks has ended while they met; rank 0 says why") from None
+        raise TimedOut(
+            "the store of the ranks closed while they were connecting; rank 0 has the reason"
+        ) from None
     if missing:
         raise TimedOut(rendezvous.missing_text(missing))
     return rendezvous

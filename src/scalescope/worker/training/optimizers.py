@@ -126,7 +126,7 @@ class OptimizerRebuild:
             return {names[id(parameter)]: parameter for parameter in parameters}
         if len(parameters) != len(names):
             raise BadInput(
-                f"the optimizer {self.kind.__name__} cannot be built anew: {len(parameters)} parameters do "
+                f"the optimizer {self.kind.__name__} cannot be rebuilt: {len(parameters)} parameters do "
                 f"not belong to the model, which has {len(names)}; return a function that creates it from "
                 "parameters instead"
             )

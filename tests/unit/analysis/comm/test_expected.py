@@ -140,9 +140,9 @@ def test_gpus_without_nvlink_have_the_pcie_of_the_slowest() -> None:
     ("topology", "hosts", "what"),
     [
         (None, "aa", "the paths between the GPUs of a"),
-        (over_pcie(path="SYS"), "aa", "what the sockets of a carry between each other"),
+        (over_pcie(path="SYS"), "aa", "the bandwidth between the sockets of a"),
         (over_pcie(generation=None), "aa", "the PCIe generation and width of GPU 0"),
-        (two_sockets_of_pairs(), "aaaa", "what the sockets of a carry between each other"),
+        (two_sockets_of_pairs(), "aaaa", "the bandwidth between the sockets of a"),
     ],
 )
 def test_what_is_not_known_is_named(topology: Topology | None, hosts: str, what: str) -> None:
@@ -227,7 +227,7 @@ def test_gloo_fills_one_slow_card_and_nothing_is_known_of_faster_ones() -> None:
 
 def test_ranks_on_one_gpu_have_no_published_rate() -> None:
     for shared in ({"split_gpu": 2}, {"oversubscribe": True}):
-        assert missing(ends_on({"a": dgx_h100()}, "aa"), **shared) == "what ranks on one GPU reach"
+        assert missing(ends_on({"a": dgx_h100()}, "aa"), **shared) == "the bandwidth between ranks on one GPU"
 
 
 # a measured number as a share

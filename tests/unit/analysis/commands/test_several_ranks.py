@@ -46,7 +46,7 @@ def test_modules_beside_the_script_are_read_too(tmp_path: Path) -> None:
 
 def test_ranks_that_the_script_starts_take_their_number_from_it(tmp_path: Path) -> None:
     text = problem(tmp_path, f"mp.spawn(main, nprocs=2)\ndist.init_process_group()\n{LOOP}")
-    assert text == "train.py starts its ranks itself: write {world_size} where it takes their number"
+    assert text == "train.py starts its ranks itself: write {world_size} where it takes the number of ranks"
 
 
 @pytest.mark.parametrize(

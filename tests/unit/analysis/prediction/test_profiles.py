@@ -208,13 +208,13 @@ def test_beyond_measured_batches_a_line_or_proportion_is_an_assumption() -> None
     answer = profile_at([SMALL, LARGE], 40)
     assert answer.profile.backward_s == pytest.approx(9.0)
     assert answer.assumptions == (
-        "a step grows with its batch beyond 10 to 20 samples per rank as between them",
+        "step time grows with the batch outside 10 to 20 samples per rank as it does inside",
     )
     answer = profile_at([SMALL], 20)
     assert answer.profile.backward_s == pytest.approx(6.0)
     assert answer.profile.optimizer_s == 3.0
     assert answer.assumptions == (
-        "a step grows in proportion to its batch: 10 samples per rank were measured",
+        "step time is proportional to the batch: only 10 samples per rank were measured",
     )
 
 

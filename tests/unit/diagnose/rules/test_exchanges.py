@@ -113,7 +113,7 @@ def test_a_model_that_is_large_or_computes_enough_or_has_a_slow_network_is_not_t
     assert outcome(Cause.SMALL_MODEL, little_model(latency_s=1e-3, bytes_per_s=1e7)) is None
 
 
-# too little work for every exchange
+# too little work per exchange
 
 
 def little_work(**changes: Any) -> Facts:
@@ -228,7 +228,7 @@ def test_bandwidth_abstains_where_the_exchange_or_its_latency_was_not_measured()
     abstained = abstention(outcome(Cause.BANDWIDTH, facts))
     assert abstained.command == "scalescope comm --collective all_reduce --world-size 2 --device cpu"
     facts = make_facts({COMMUNICATION: 0.04}, gradient_bytes=4 * MB)
-    assert abstention(outcome(Cause.BANDWIDTH, facts)).missing == "how long the smallest exchange takes"
+    assert abstention(outcome(Cause.BANDWIDTH, facts)).missing == "the latency of the smallest exchange"
 
 
 def test_a_hook_halves_what_is_sent() -> None:
@@ -267,7 +267,7 @@ def test_what_is_missing_to_judge_a_network_is_named() -> None:
     abstained = abstention(
         outcome(Cause.NETWORK, exposed(0.05, buckets=(50 * MB,), changes=ON_GPUS, expected=unknown))
     )
-    assert abstained.missing == "what this network should deliver (the rate of the network cards of n1)"
+    assert abstained.missing == "the expected bandwidth of this network (the rate of the network cards of n1)"
     assert abstained.command == "scalescope check"
 
 
@@ -341,6 +341,6 @@ def test_the_parameters_that_make_most_of_the_bytes_are_named() -> None:
 
 def test_a_table_of_which_a_step_changes_few_rows_is_sent_sparse() -> None:
     cause = of_words(0.01)
-    assert "A step changes 1 % of the rows of words.weight and sends all of them." in cause.claim
+    assert "A step changes 1 % of the rows of words.weight but sends all of them." in cause.claim
     assert "sparse=True" in cause.advice[0].label
     assert all("sparse" not in advice.label for advice in of_words(0.01, changes=ON_GPUS).advice)

@@ -168,7 +168,7 @@ def test_a_rank_with_more_tokens_is_data_and_not_a_slow_rank() -> None:
     cause = finding(uneven_work_rule(facts))
     assert cause.cost_s == pytest.approx(0.03)
     assert (cause.root, cause.estimated) == (True, True)
-    assert "Rank 1 has 3,000 tokens per step and the others 1,000" in cause.claim
+    assert "Rank 1 has 3,000 tokens per step, and the others have 1,000" in cause.claim
     assert evidence_of(cause)["rank 1"] == 3000.0
 
 

@@ -69,7 +69,7 @@ def with_settings(facts: StepFacts, **changes: object) -> StepFacts:
 def test_one_rank_that_waits_as_well_costs_speed_and_not_scaling() -> None:
     cause = finding(input_bound_rule(waiting(0.08, known={"alone_wait_s": 0.019})))
     assert evidence_of(cause) == {"input": pytest.approx(0.02)}
-    assert "One rank waits as well" in cause.claim
+    assert "One rank alone waits as well" in cause.claim
     assert cause.share == pytest.approx(0.2)
     assert (cause.cost_s, cause.estimated) == (pytest.approx(0.02), False)
     cause = finding(input_bound_rule(waiting(0.08, ranks=1, known={"alone_wait_s": 0.02})))

@@ -151,7 +151,7 @@ def test_an_argument_with_another_value_replaces_the_old_one() -> None:
         ({"pin_cores": ("auto", "yes")}, "pin_cores yes: no line of PyTorch; start each rank with `taskset"),
         ({"strategy": ("ddp", "fsdp")}, "strategy fsdp: no line of PyTorch; call fully_shard"),
         ({"hidden_dim": (64, 128)}, "hidden_dim 128: no line of PyTorch; it changes the job"),
-        ({"seed": (0, 1)}, "seed 1: no line of PyTorch; its card does not say"),
+        ({"seed": (0, 1)}, "seed 1: no line of PyTorch; its card has no code"),
     ],
 )
 def test_a_lever_without_lines_says_so(changes: dict[str, tuple[Any, Any]], expected: str) -> None:

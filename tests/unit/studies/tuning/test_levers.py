@@ -56,7 +56,7 @@ def test_one_value_can_be_named() -> None:
     assert tried(levers_for("precision=bf16", "precision")) == ["precision bf16"]  # once
     levers = levers_for("precision=fp32", "precision=bf16")
     assert tried(levers) == ["precision bf16"]
-    assert reasons(levers) == {"precision fp32": "is what the baseline does"}
+    assert reasons(levers) == {"precision fp32": "is the current setting"}
     assert tried(levers_for("pin_cores")) == ["pin_cores no"]  # the other way round
     assert tried(levers_for("pin_cores", gpus=1)) == ["pin_cores yes"]
 
@@ -144,7 +144,7 @@ def test_a_gpu_and_a_loader_bring_the_copying_levers() -> None:
     asked = ("pin_memory", "non_blocking", "prefetch_stream", "attention")
     levers = levers_for(*asked, gpus=1, num_workers="2")
     assert tried(levers) == ["pin_memory True", "non_blocking True", "prefetch_stream True"]
-    assert reasons(levers) == {"attention": "the model does not use our attention"}
+    assert reasons(levers) == {"attention": "the model does not use scalescope's attention"}
     assert tried(levers_for("attention", gpus=1, workload="transformer")) == [
         "attention efficient",
         "attention math",

@@ -158,7 +158,7 @@ def test_a_lever_that_was_cut_short_is_undecided() -> None:
     made.add(BF16, "explore", status="interrupted", stopped_by="budget", duration_s=42.0)
     (bf16,) = [lever for lever in made.read().levers if lever.name == "precision bf16"]
     assert bf16.status == "undecided"
-    assert bf16.reason == "ended after 42 s, when the time for it was over"
+    assert bf16.reason == "ended after 42 s, when its time was up"
 
 
 def test_a_launch_that_a_signal_ended_is_as_if_never_made() -> None:

@@ -205,7 +205,9 @@ class CommandEvidence:
         else:
             advice = "put {world_size} where its launcher takes the number"
         verb = "was" if asked == 1 else "were"
-        return self._invalid(f"the command ran {counted(ran, 'rank')}, {asked} {verb} asked for; {advice}")
+        return self._invalid(
+            f"the command ran {counted(ran, 'rank')}, but {asked} {verb} requested; {advice}"
+        )
 
     def _too_few_steps(self) -> str:
         """What was missing in a command that succeeded."""
@@ -223,7 +225,7 @@ class CommandEvidence:
         made = f"the command made {counted(steps, 'optimizer step')}"
         if steps < needed:
             return f"{made}; {needed} are needed, warm-up included: let it train longer"
-        return f"{made} and ended before the measurement was over; let it train longer, or shorten --window"
+        return f"{made} and ended before the measurement finished; let it train longer, or shorten --window"
 
     def _invalid(self, reason: str) -> Outcome:
         return Outcome(status="invalid", reason=reason, bad_input=True, log=self._log)

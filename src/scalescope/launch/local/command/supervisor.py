@@ -144,7 +144,7 @@ class CommandSupervisor:
             return self._failure()
         ended = self._overdue() or self._over_budget() or self._over_space()
         if ended is not None and self._is_measured():  # what only explains costs itself alone
-            return Outcome(status="ok", notes=[f"what explains the step is incomplete: {ended.reason}"])
+            return Outcome(status="ok", notes=[f"the breakdown of the step is incomplete: {ended.reason}"])
         return ended
 
     def _over_space(self) -> Outcome | None:
@@ -156,8 +156,8 @@ class CommandSupervisor:
         if writes.written_bytes() <= writes.limit_bytes:
             return None
         reason = (
-            f"the command wrote more than {data_size(writes.limit_bytes)}, half of what {writes.view.folder} "
-            "has room for; set TMPDIR to a larger disk, or use --allow-writes"
+            f"the command wrote more than {data_size(writes.limit_bytes)}, half of the free space of "
+            f"{writes.view.folder}; set TMPDIR to a larger disk, or use --allow-writes"
         )
         return Outcome(status="failed", reason=reason, bad_input=True, log=str(self._command.log))
 
