@@ -123,8 +123,11 @@ def _inherited() -> dict[str, object]:
 
 # Where several processes share the tests (`make test`), what takes longest begins first: else one process
 # would still be at it when the others have nothing left to do.
-_LONGEST_FIRST = ("slurm", "faults", "gloo", "netns", "browser", "pipeline", "latex")
-_LONG_FILES = ("test_levers.py", "test_strategies.py", "test_drawing.py")
+_LONG_FILES = (
+    *("test_tutorial.py", "test_one_start.py", "test_shared_batches.py", "test_journeys.py"),
+    *("test_levers.py", "test_strategies.py", "test_drawing.py", "test_search.py", "test_verdicts.py"),
+)
+_LONGEST_FIRST = ("slurm", "commands", "faults", "gloo", "netns", "browser", "pipeline", "latex")
 # Real processes, real time: of these folders, `make test` has only what is marked `basic`.
 _THOROUGH = ("slurm", "faults", "gloo", "netns", "browser", "latex", "commands", "gpu", "documentation")
 
@@ -202,10 +205,10 @@ def _folder_of(path: Path) -> str:
     return path.relative_to(Path(__file__).parent).parts[0]
 
 
-def _rank_of(path: Path) -> tuple[int, bool]:
+def _rank_of(path: Path) -> tuple[bool, int]:
     folder = _folder_of(path)
     order = _LONGEST_FIRST.index(folder) if folder in _LONGEST_FIRST else len(_LONGEST_FIRST)
-    return order, path.name not in _LONG_FILES
+    return path.name not in _LONG_FILES, order
 
 
 def _skip_what_cannot_run(items: list[pytest.Item]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from scalescope.catalog.measuring import Measuring
+from scalescope.cli import app
 from scalescope.experiment.explanations import Phase
 from scalescope.experiment.trial import Trial
 from scalescope.launch.launcher import Outcome, Watcher
@@ -31,8 +32,8 @@ class Clock:
 
 
 def campaign_clock(monkeypatch: pytest.MonkeyPatch, clock: Any) -> Any:
-    """The clock, which planning and the campaign read from now on."""
-    for module in (campaign, prepared):
+    """The clock, which the command line, planning and the campaign read from now on."""
+    for module in (campaign, prepared, app):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     return clock
 

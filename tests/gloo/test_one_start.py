@@ -34,7 +34,7 @@ if "RANK" in os.environ:
     dist.init_process_group("gloo")
 model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.Linear(64, 1))
 if dist.is_initialized():
-    model = DistributedDataParallel(model, find_unused_parameters=UNUSED)
+    model = DistributedDataParallel(model)
     HOOK
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 data, steps = Slow(), 0
@@ -48,11 +48,9 @@ while True:
 """
 
 
-def write(
-    folder: Path, *, unused: bool = False, hook: str = "", breaks: str = "", scaled: bool = False
-) -> None:
+def write(folder: Path, *, hook: str = "", breaks: str = "", scaled: bool = False) -> None:
     text = _SCRIPT if not scaled else _scaled(_SCRIPT)
-    text = text.replace("UNUSED", str(unused)).replace("HOOK", hook).replace("BREAK", breaks)
+    text = text.replace("HOOK", hook).replace("BREAK", breaks)
     (folder / "train.py").write_text(text)
 
 
@@ -124,7 +122,6 @@ _OWN_HOOK = (
     ("changes", "reason"),
     [
         ({"hook": _OWN_HOOK}, "the script registers its own communication hook"),
-        ({"unused": True}, "DDP looks for unused parameters"),
         ({"scaled": True}, "a GradScaler skips steps"),
     ],
 )
