@@ -90,8 +90,11 @@ def test_every_size_that_was_asked_for_has_its_row_and_those_measured_their_trut
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    ended = call("run", "--world-size", "2,4,8,16,32,64,128,256,512,1024", "--json", "p.json")
+    ended = call(
+        "run", "--world-size", "2,4,8,16,32,64,128,256,512,1024", "--json", "p.json", "--html", "p.html"
+    )
     assert (ended.code, ended.err) == (0, "")
+    assert "Predicted efficiency by number of ranks" in Path("p.html").read_text()
     rows = rows_of(Path("p.json"))
     assert [row["world_size"] for row in rows] == [2 << power for power in range(10)]
     for row in rows:

@@ -37,8 +37,9 @@ def run(
 
 
 def test_a_regression_ends_with_eight_and_writes_what_was_asked(run: Run, tmp_path: Path) -> None:
-    ended = run("fast", "slow", "--json", "c.json", "--markdown", "c.md")
+    ended = run("fast", "slow", "--json", "c.json", "--markdown", "c.md", "--html", "c.html")
     assert (ended.code, ended.err) == (8, "")
+    assert "speed of slow ÷ fast" in (tmp_path / "c.html").read_text()
     assert ended.out.lstrip().startswith("3 of 3 configurations are slower by more than 3 %")
     assert json.loads((tmp_path / "c.json").read_text())["gate_missed"] is True
     assert (tmp_path / "c.md").read_text().startswith("3 of 3 configurations are slower")
@@ -66,8 +67,9 @@ def test_a_link_to_a_run_is_a_run(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [("fast", "slow", "fast"), ("fast", "slow", "--side-by-side")])
 def test_side_by_side_gates_nothing(run: Run, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    ended = run(*arguments, "--json", "c.json", "--markdown", "c.md")
+    ended = run(*arguments, "--json", "c.json", "--markdown", "c.md", "--html", "c.html")
     assert (ended.code, ended.err) == (0, "")
+    assert "Efficiency by number of ranks" in (tmp_path / "c.html").read_text()
     assert "without a verdict" in ended.out
     assert len(json.loads((tmp_path / "c.json").read_text())["rows"]) >= 4
     assert "| ranks | batch | run |" in (tmp_path / "c.md").read_text()

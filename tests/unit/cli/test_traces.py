@@ -67,8 +67,11 @@ def test_where_nothing_can_be_explained_one_line_tells_why(
 def test_compare_writes_what_became_slower(run: Run, traces: Path, tmp_path: Path) -> None:
     write_rank(tmp_path / "before.json", 0, ranks=1, compute_ms=40.0)
     write_rank(tmp_path / "after.json", 0, ranks=1, compute_ms=70.0)
-    ended = run("compare", "before.json", "after.json", "--json", "c.json", "--markdown", "c.md")
+    ended = run(
+        "compare", "before.json", "after.json", "--json", "c.json", "--markdown", "c.md", "--html", "c.html"
+    )
     assert (ended.code, ended.err) == (0, "")
+    assert "Where a step goes, before and after" in (tmp_path / "c.html").read_text()
     data = json.loads((tmp_path / "c.json").read_text())
     (row,) = data["operations"]
     assert (row["before_s"], row["after_s"]) == pytest.approx((0.04, 0.07))
@@ -81,6 +84,8 @@ def test_report_writes_a_page_and_figures(run: Run, traces: Path, tmp_path: Path
     folder = tmp_path / "trace-report"
     page = (folder / "report.html").read_text()
     assert "A job" in page and "rank2.json" in page
+    first, figure = page.index("A step takes"), page.index("Where a step goes, by rank")
+    assert first < figure < page.index('<section id="details"')
     assert json.loads((folder / "traces.json").read_text())["kind"] == "traces"
     assert {path.suffix for path in (folder / "figures").glob("trace_step*")} == {".png", ".svg", ".pdf"}
     assert not [secret for secret in SECRETS if secret in page]

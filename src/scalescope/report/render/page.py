@@ -104,7 +104,5 @@ def _jinja() -> tuple[Any, Any]:
         import jinja2
         import markupsafe
     except ImportError:
-        raise CannotRun(
-            "the page requires jinja2: pip install 'scalescope[report]', or use --format csv,tex,txt"
-        ) from None
+        raise CannotRun("the page requires jinja2: pip install 'scalescope[report]'") from None
     return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined), markupsafe.Markup
