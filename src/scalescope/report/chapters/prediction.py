@@ -94,7 +94,7 @@ def _timeline_figure(analyzed: AnalyzedRun, answer: PredictionAnswer, number: in
         name="predicted_step" if number == 0 else f"predicted_step_{number + 1}",
         title=f"One predicted step on {ranks}: {prediction_title(answer)}",
         alt=f"Bars of compute and of the exchange of each bucket during one predicted step on {ranks}. "
-        f"{exposed} of the step is communication that no compute hides.",
+        f"{exposed} of the step is communication that compute does not hide.",
         panels=(
             Panel(
                 kind="timeline",
