@@ -190,6 +190,6 @@ def test_accelerate_launch_on_the_cpu_alone_is_refused_with_the_number_of_ranks_
         f"{SCRIPTS}/accelerate_loop.py",
     )
     assert ended.returncode == 2, ended.stdout + ended.stderr
-    assert "the command ran 1 rank, 2 were asked for; its launcher does not follow {world_size}" in (
+    assert "the command ran 1 rank, but 2 were requested; its launcher does not follow {world_size}" in (
         ended.stdout + ended.stderr
     )

@@ -93,7 +93,7 @@ def test_a_setting_that_changes_nothing_is_refused() -> None:
     base = measured("a")
     for changes, message in (
         ({"lr": (Given("0.01", "--set"),)}, "was measured with these settings"),
-        ({"batch_size": (Given("16", "--set"),)}, "one other value"),
+        ({"batch_size": (Given("16", "--set"),)}, "another value"),
         ({"no_such": (Given("16", "--set"),)}, "unknown key no_such"),
     ):
         with pytest.raises(BadInput, match=message):

@@ -61,7 +61,7 @@ def refusal(verb: Verb, launcher: FakeLauncher, **asked: Any) -> str:
 def test_a_batch_beyond_the_memory_is_refused(verb: Verb, kind: type[FakeLauncher]) -> None:
     text = refusal(verb, kind(FAST), batch_size=10**9, world_size=1)
     assert "needs at least 31.7 TiB per rank" in text
-    assert "there is 16.0 GiB of memory" in text
+    assert "only 16.0 GiB of memory" in text
     assert "--allow-oom" in text
     assert "at most --batch-size 49" in text
 

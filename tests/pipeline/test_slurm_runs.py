@@ -167,7 +167,7 @@ def test_resume_follows_a_job_that_is_still_running(made_up: MadeUpSlurm, number
     made_up.states = [lambda: _step(0), Interrupted(number)]
     with pytest.raises(Interrupted) as stopped:
         _run(_prepared())
-    assert "job 17 goes on" in stopped.value.kept
+    assert "job 17 is still running" in stopped.value.kept
     assert made_up.cancelled == []
     made_up.states = ["RUNNING|None", lambda: _step(1)]
     resumed = job_of(ScaleStudy(), ask("scale", **_ASKED, resume=True), _FLAGS, ())

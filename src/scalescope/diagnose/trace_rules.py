@@ -311,7 +311,7 @@ def small_collectives(facts: TraceFacts) -> Iterator[Result]:
     yield facts.finding(
         "small collectives",
         f"{most.per_step:.0f} {_words(most.kind)} per step{size}: each adds latency, in total "
-        f"{in_ms(cost_s)} that no compute hides.",
+        f"{in_ms(cost_s)} that compute does not hide.",
         cost_s,
         "exchange many tensors at once: DistributedDataParallel's buckets (bucket_cap_mb), or "
         "torch.distributed._coalescing_manager, or one flat buffer",
@@ -492,7 +492,7 @@ def copies(facts: TraceFacts) -> Iterator[Result]:
     if pageable >= 1.0:
         yield facts.finding(
             "pageable copies",
-            f"Copies that nothing hides take {in_ms(cost_s)} per step; {pageable:.0f} per step are to or "
+            f"Copies not hidden by compute take {in_ms(cost_s)} per step; {pageable:.0f} per step are to or "
             "from pageable memory, which blocks the host.",
             cost_s,
             "pin_memory=True in the DataLoader and .to(device, non_blocking=True)",
@@ -500,7 +500,7 @@ def copies(facts: TraceFacts) -> Iterator[Result]:
     else:
         yield facts.finding(
             "copies",
-            f"Copies and memsets take {in_ms(cost_s)} per step, and nothing hides them.",
+            f"Copies and memsets not hidden by compute take {in_ms(cost_s)} per step.",
             cost_s,
             "copy on a separate stream during the previous step, and avoid .contiguous() and clone()",
         )

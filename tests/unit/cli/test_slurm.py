@@ -144,7 +144,11 @@ def test_what_slurm_is_asked_is_no_part_of_the_request(run: Run, monkeypatch: py
 @pytest.mark.parametrize(
     ("verb", "text", "message"),
     [
-        ("run", _FILE, "exp.yaml:1: launcher: run cannot be a job; comm, memory, scale, train, tune can"),
+        (
+            "run",
+            _FILE,
+            "exp.yaml:1: launcher: run cannot be submitted as a job; comm, memory, scale, train, tune can",
+        ),
         ("train", _FILE.replace("2", "[1, 2]"), "exp.yaml:2: nodes: takes one value, not a list"),
         ("train", _FILE.replace("2", "x"), "exp.yaml:2: nodes: expected a whole number"),
     ],

@@ -70,7 +70,7 @@ def _pageable(facts: StepFacts) -> Finding | None:
         return None
     return facts.finding(
         COPY_BOUND,
-        f"Copies that nothing hides take about {in_ms(cost_s)} per step.{_rate_text(facts)}",
+        f"Copies not hidden by compute take about {in_ms(cost_s)} per step.{_rate_text(facts)}",
         cost_s,
         root=True,
         estimated=True,

@@ -63,7 +63,7 @@ def timeline_figure(answer: PredictionAnswer, number: int = 0, command: str = ""
         name="predicted_step" if number == 0 else f"predicted_step_{number + 1}",
         title=f"One predicted step on {ranks}: {prediction_title(answer)}",
         alt=f"Bars of compute and of the exchange of each bucket during one predicted step on {ranks}. "
-        f"{exposed} of the step is communication that no compute hides.",
+        f"{exposed} of the step is communication not hidden by compute.",
         panels=(
             Panel(
                 kind="timeline",

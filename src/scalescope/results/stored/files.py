@@ -98,7 +98,7 @@ def inside(folder: Path, name: str) -> Path:
         raise Unreadable("the path leads out of the run folder")
     for depth in range(1, len(parts)):
         if folder.joinpath(*parts[:depth]).is_symlink():
-            raise Unreadable(f"the file lies behind {PurePosixPath(*parts[:depth])}, which is a link")
+            raise Unreadable(f"its folder {PurePosixPath(*parts[:depth])} is a link")
     return folder.joinpath(*parts)
 
 

@@ -55,7 +55,7 @@ def test_a_job_that_gets_no_faster_though_ranks_do_more_is_named() -> None:
         "scalescope scale /run/experiment.yaml --world-size 1,2 --global-batch-size 100"
     )
     abstained = abstention(weak_as_strong_rule(about(100, on_ranks(100, 0.10, 0.11))))
-    assert abstained.missing == "how fast 2 ranks work on one rank's batch"
+    assert abstained.missing == "the throughput of 2 ranks on one rank's batch"
     assert abstained.command.endswith("--world-size 1,2 --global-batch-size 100")
 
 

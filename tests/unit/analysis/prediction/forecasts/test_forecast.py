@@ -79,7 +79,7 @@ def test_another_batch_follows_a_line_through_two_or_is_stretched() -> None:
     inputs = dataclasses.replace(made_inputs(), times=Instant())
     row = forecast(inputs, inputs.job.setup(2), batch=64)
     assert row.step_s.value == pytest.approx(0.9 * 2 * STEP_S + 0.1 * STEP_S)
-    assert row.is_extrapolated and "in proportion" in row.assumptions[0]
+    assert row.is_extrapolated and "is proportional" in row.assumptions[0]
     assert row.memory_bytes is None
 
 
