@@ -15,7 +15,7 @@ from packaging.utils import NormalizedName, canonicalize_name, parse_wheel_filen
 from pinned import ROOT, core_names, pinned_versions
 
 FILE = ROOT / "constraints-hashed.txt"
-_PYTHONS = ("3.11", "3.12", "3.13")
+_PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 _MACHINES = (
     ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"),
     ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64"),
@@ -23,7 +23,7 @@ _MACHINES = (
     ("macosx_10_12_x86_64", "macosx_10_13_x86_64"),
 )
 _HEADER = """\
-# What `pip install scalescope` needs, without extras: every wheel for Linux and macOS, CPython 3.11 to 3.13.
+# What `pip install scalescope` needs, without extras: every wheel for Linux and macOS, CPython 3.11 to 3.14.
 # Written by `make pins` from constraints.txt. A file that was changed on its way is refused:
 #   pip install --require-hashes -r constraints-hashed.txt && pip install --no-deps scalescope
 """
