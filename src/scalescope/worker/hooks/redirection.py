@@ -382,6 +382,8 @@ class Redirection:
         for name, function in replaced.items():
             setattr(os, name, function)
         shutil._use_fd_functions = False  # type: ignore[attr-defined]
+        if hasattr(shutil, "_rmtree_impl"):  # Python 3.14 has chosen by then
+            shutil._rmtree_impl = shutil._rmtree_unsafe  # type: ignore[attr-defined]
         self._watch_programs()
         after_import("torch", self._redirect_torch)
         after_import("safetensors", self._redirect_safetensors)
