@@ -40,7 +40,7 @@ def simulate(job: Job, budget_s: float, seed: int, noise: float = 1.0) -> Outcom
     """The search on the virtual clock of a budget; `noise` multiplies how launches differ."""
     draw = random.Random(f"{seed}/{job.number}/{budget_s:g}")
     shown: dict[Combination, StepParts] = {}
-    search = search_of(job, shown)
+    search = search_of(job, shown, budget_s)
     window_s = min(3.0, max(0.3, budget_s / 180.0))
     launches: list[TunedLaunch] = []
     misordered = 0
@@ -95,7 +95,7 @@ def _is_misordered(
     )
 
 
-def search_of(job: Job, shown: dict[Combination, StepParts]) -> TuningSearch:
+def search_of(job: Job, shown: dict[Combination, StepParts], budget_s: float) -> TuningSearch:
     """The search as `tune` sets it up: expectations from the cards, facts from launches."""
     options = [
         Option(
@@ -114,6 +114,7 @@ def search_of(job: Job, shown: dict[Combination, StepParts]) -> TuningSearch:
         model=StepModel(parts_of=shown.get, effects=_effects(job), launched=shown.keys()),
         can_run=job.can_run,
         program=lambda levers: _program(job, levers),
+        budget_s=budget_s,
     )
 
 

@@ -41,7 +41,7 @@ _RIVAL = 2.0  # standard errors: a set so near to the best joins it
 _CLAIM = 0.01  # the error of a claim from launches in turns
 _ERROR = 0.05  # of a bound on everything that was tried
 _END_OF_INTERVAL = 0.025  # of an interval of 95 %: no bound is below one that tables show
-_HALF = 0.5  # of the time, for saying that nothing helps
+_HALF = 0.47  # of the time, for finding that nothing helps: half of it with saying so
 
 Support = Literal["confirmed", "when added", "untested"]
 
@@ -93,6 +93,7 @@ class TuningSearch:
     model: StepModel
     can_run: Callable[[Combination], bool] = lambda levers: True
     program: Program = lambda levers: None
+    budget_s: float | None = None  # all of it; None without one
     threshold: float = 0.03  # the smallest difference that matters
     most_launches: int = 5  # of a set in the race
     combine: bool = True
@@ -428,11 +429,11 @@ class SearchPosition:
         return (self.values[best] - self.values[levers]) / math.sqrt(4.0 * variance)
 
     def _is_half_over(self) -> bool:
-        """Whether another launch would take more than half of the time."""
-        if self.remaining_s is None:
+        """Whether another launch would take more than half of the budget."""
+        budget_s = self.search.budget_s
+        if self.remaining_s is None or budget_s is None:
             return False
-        spent_s = sum(launch.duration_s for launch in self.measured.launches)
-        return spent_s + self.costs.of(self.best) > _HALF * (spent_s + self.remaining_s)
+        return budget_s - self.remaining_s + self.costs.of(self.best) > _HALF * budget_s
 
     def _bounding(self) -> list[Combination]:
         """Where nothing is faster: what may still be, until that is ruled out or half of the time is over."""

@@ -198,6 +198,7 @@ class Search:
                 self.combinations.can_run(levers) and not self.combinations.lacks(levers, absent)
             ),
             program=self.combinations.program,
+            budget_s=self._experiment.measuring.budget,
             threshold=self.threshold,
             most_launches=self._experiment.measuring.repeats,
             combine=self._combine,
