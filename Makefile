@@ -10,7 +10,7 @@ TEST_PROCESSES ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-more reliability frameworks docs check pins format clean
+.PHONY: help run test test-all reliability frameworks docs check pins format clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 13
@@ -35,10 +35,6 @@ test: $(VENV)/.installed ## set up what is missing and run the tests, in minutes
 test-all: $(VENV)/.installed ## run all tests: SLURM, namespaces, browser, LaTeX and every fault too
 	$(PYTEST) -m 'not frameworks'
 
-# What test-all adds to test, for whoever has run that already.
-test-more: $(VENV)/.installed
-	$(PYTEST) -m 'thorough and not frameworks'
-
 reliability: $(VENV)/.installed ## run the tests of faults and write what they saw to docs/reliability.md
 	$(PYTEST) -m fault --reliability docs/reliability.md
 
@@ -56,8 +52,7 @@ check: $(VENV)/.installed ## format, lint, types, layers, documentation and test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MAKE) docs
-	$(MAKE) test
-	$(MAKE) test-more
+	$(MAKE) test-all
 
 pins: $(VENV)/.installed ## rewrite constraints-hashed.txt and docs/sbom.cdx.json after constraints.txt changed
 	$(BIN)/python tools/hashed_constraints.py

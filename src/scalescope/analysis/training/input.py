@@ -140,6 +140,8 @@ def input_cost(
     if preloaded is None or preloaded is full:
         return None
     difference = difference_of_means(full.mean_steps_s, preloaded.mean_steps_s)
+    if difference.value > full.step_time_s.value:  # the step is a geometric mean
+        difference = moved(difference, full.step_time_s.value)
     host_s = [activity.host_s["input"] for activity in activities if "input" in activity.host_s]
     competes = has_processes and not full.trial.on_gpu
     if not host_s or competes or difference.value <= _BEYOND * max(host_s):

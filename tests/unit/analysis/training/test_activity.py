@@ -155,3 +155,11 @@ def test_input_costs_what_preloaded_batches_save_but_no_more_than_the_host_spend
     assert cost(None) == pytest.approx(0.040)
     assert input_cost(FULL, FULL, (), has_processes=False) is None
     assert input_cost(FULL, None, (), has_processes=False) is None
+
+
+def test_input_costs_no_more_than_the_step() -> None:
+    uneven = make_configuration(LOADED, 0.050, 0.150)
+    nothing = make_configuration(with_preloaded_input(LOADED), 0.001, 0.001)
+    estimate = input_cost(uneven, nothing, (), has_processes=True)
+    assert estimate is not None
+    assert estimate.value == uneven.step_time_s.value
