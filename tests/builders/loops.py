@@ -41,8 +41,8 @@ def own_loop(step: Step, batches: Batches, trial: Trial, position: Position | No
 class PlainLoop:
     """Notes what the engine asks of it; `enter` makes the context in which steps are marked."""
 
-    def __init__(self, window: int = 5, enter: Enter | None = None) -> None:
-        self._window, self._enter = window, enter
+    def __init__(self, window: int = 5, enter: Enter | None = None, ahead: int = 0) -> None:
+        self._window, self._enter, self.ahead = window, enter, ahead
         self.alive_steps = self.forgotten = 0
         self.calls: list[str] = []
 
@@ -54,6 +54,9 @@ class PlainLoop:
 
     def forget(self) -> None:
         self.forgotten += 1
+
+    def batches_ahead(self) -> int:
+        return self.ahead
 
     def windows(self, step_s: float, made: int) -> list[int]:
         return [self._window]
@@ -83,7 +86,7 @@ class OneRank:
         self.met: list[str] = []
 
     def common(self, name: str, value: float) -> float:
-        return max(value, self._others)
+        return value if name == "ahead" else max(value, self._others)
 
     def meet(self, name: str) -> None:
         self.met.append(name)

@@ -97,7 +97,8 @@ def _go_on(
         phases=phases,
         store=lambda number, phase, steps: store(number, phase),
         has_loader=loop.trial.settings["num_workers"] is not None,
-        step_s=loop.step_s,
+        step_s=statistics.fmean(times_s),
+        plain_step_s=loop.step_s,
         longest_warmup_s=max(measured.samples["warmup_step_time_s"]),
     )
     with stack:
@@ -278,6 +279,9 @@ class OwnLoop:
         kept = self.steps.window.batch_losses[: self.trial.warmup_steps]
         self.steps.begin_window()
         self.steps.window.batch_losses += kept
+
+    def batches_ahead(self) -> int:
+        return self.feed.batches_ahead
 
     def windows(self, step_s: float, made: int) -> list[int]:
         """One, or one for every evaluation."""

@@ -84,7 +84,8 @@ class Explanations:
     phases: Sequence[AttachPhase]
     store: Store
     has_loader: bool
-    step_s: float  # the median of the window
+    step_s: float  # the mean of the window, by which the phases are planned
+    plain_step_s: float  # its median
     longest_warmup_s: float
     # Results: why phases require a separate launch, by name; and the unchanged step, timed again.
     reasons: dict[str, str] = field(default_factory=dict)
@@ -233,7 +234,11 @@ class Explanations:
 
     def _recording(self, trial: Trial, meeting: str) -> Recording:
         return Recording(
-            engine=self.engine, trial=trial, step_s=self.step_s, plain_step_s=self.step_s, meeting=meeting
+            engine=self.engine,
+            trial=trial,
+            step_s=self.step_s,
+            plain_step_s=self.plain_step_s,
+            meeting=meeting,
         )
 
     def _trial_of(self, number: int) -> Trial:

@@ -31,6 +31,8 @@ Steps = Generator[None, None, Value]  # goes on at the end of every step
 LEAST_GPU_S = 1.0  # until the clocks of an idle GPU are up
 MOST_STEPS = 10_000  # per window: raw samples are kept, and steps below 0.1 ms are not training
 _MOST_EXTRA_STEPS = 10_000
+_PROBED = 0.1  # of the window
+_LEAST_PROBED_STEPS, _MOST_PROBED_STEPS = 4, 1_000
 _STEPS_AFTER_PAUSE = 2  # they use up what loaders prefetch while a sensor is read
 _WINDOW_S = 1.5  # where none was asked for
 _PUBLISH_S = 0.05  # of steps between two signs of life in the window
@@ -72,6 +74,10 @@ class Loop(Protocol):
 
     def forget(self) -> None:
         """Drop what was kept of the steps so far: they are too many."""
+
+    def batches_ahead(self) -> int:
+        """How many batches loader processes have ready where the loop is slower than they are."""
+        ...
 
     def windows(self, step_s: float, made: int) -> list[int]:
         """The lengths of the timed windows, in steps, after this many warm-up steps."""
@@ -155,8 +161,8 @@ class Engine:
     def trained(self) -> Steps[Measurements]:
         """Warm up, then time the steps that follow."""
         measurements = Measurements()
-        times_s = yield from self._warm_up(measurements)
-        step_s = self.ranks.common("window", typical_step_s(times_s))
+        times_s, step_s = yield from self._warm_up(measurements)
+        step_s = self.ranks.common("window", step_s)
         counts = self.loop.windows(step_s, len(times_s))
         self.position.plan(self.position.begun + sum(counts))
         self.position.enter(RankStage.STEADY)
@@ -187,23 +193,42 @@ class Engine:
         self.loop.collect(measurements, garbage)
         return measurements
 
-    def _warm_up(self, measurements: Measurements) -> Steps[list[float]]:
-        """A launch that counts its steps makes exactly as many as asked."""
+    def _warm_up(self, measurements: Measurements) -> Steps[tuple[list[float], float]]:
+        """The times of its steps, and how long a step usually takes. A launch that counts its steps makes
+        exactly as many as asked."""
         sm_clock_hz(self.device)  # the first reading loads a library
         is_timed, options = self.options.is_timed, self.options
         times_s = yield from self.warmed_up(warmup_of(self.trial.settings))
+        step_s = typical_step_s(times_s)
+        if is_timed and (ahead := int(self.ranks.common("ahead", float(self.loop.batches_ahead())))):
+            probed_s, step_s = yield from self._probed(ahead, len(times_s))
+            times_s += probed_s
         if self.on_gpu and is_timed:
-            missing = extra_steps(typical_step_s(times_s), len(times_s))
+            missing = extra_steps(step_s, len(times_s))
             extra = int(self.ranks.common("warmup", float(missing)))
             times_s += yield from self.timed(extra, self.loop.end_warmup_step)
         # From here on a step has a usual length, so a rank that hangs is noticed, however long it soaks.
         self.position.enter(RankStage.STEADY, slowest_warmup_s=max(times_s))
         if is_timed and options.soak is not None:
-            measurements.counters |= yield from self._soaked(typical_step_s(times_s), options.soak)
+            measurements.counters |= yield from self._soaked(step_s, options.soak)
         self._record_clock(measurements, "before")
         if self.on_gpu and is_timed:
             times_s += yield from self.timed(_STEPS_AFTER_PAUSE, self.loop.end_warmup_step)
-        return times_s
+        return times_s, step_s
+
+    def _probed(self, ahead: int, made: int) -> Steps[tuple[list[float], float]]:
+        """Use up the batches that loader processes had ready, then make steps for a share of the window: the
+        times of all, and the mean of the latter. With batches that are ready, a step may take no time."""
+        times_s = yield from self.timed(max(0, ahead - made), self.loop.end_warmup_step)
+        least_s = _PROBED * (self.options.window or _WINDOW_S)
+        count = max(_LEAST_PROBED_STEPS, ahead)  # batches arrive in groups of at most as many
+        while True:
+            probed_s = yield from self.timed(count, self.loop.end_warmup_step)
+            times_s += probed_s
+            step_s = self.ranks.common("probe", math.fsum(probed_s) / count)
+            if step_s * count >= least_s or count >= _MOST_PROBED_STEPS:
+                return times_s, step_s
+            count *= 2
 
     def _soaked(self, step_s: float, most_s: float) -> Steps[dict[str, float | int | str | None]]:
         """Train until nothing changes any more on any rank, or for `most_s`; returns what to record."""

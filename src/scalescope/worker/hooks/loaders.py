@@ -36,6 +36,7 @@ class ScriptLoaders(Hooks):
         self._original_next: Callable[[Any], Any] | None = None  # of iterators that are timed
         self.batches = 0
         self.workers = 0
+        self.ahead = 0  # batches that processes prepare
         self.is_pinned = self.is_persistent = False
         self.changed = 0
 
@@ -191,6 +192,8 @@ class ScriptLoaders(Hooks):
 
     def _note_arguments(self, iterator: Any) -> None:
         self.workers = iterator._num_workers
+        if not self._preloads:
+            self.ahead = max(self.ahead, self.workers * (getattr(iterator, "_prefetch_factor", None) or 0))
         self.is_pinned = bool(getattr(iterator, "_pin_memory", False))
         self.is_persistent = bool(getattr(iterator, "_persistent_workers", False))
 

@@ -72,6 +72,10 @@ class MeasuredScript(ExplainedLoop, Protocol):
         """Whether batches come from a DataLoader."""
         ...
 
+    def batches_ahead(self) -> int:
+        """How many batches loader processes prepare ahead."""
+        ...
+
     def begin_explaining(self) -> None:
         """The window is over and stored; other steps follow in the same process."""
 
@@ -188,6 +192,9 @@ class ScriptMeasuring:
     def forget(self) -> None:
         self._script.forget()
 
+    def batches_ahead(self) -> int:
+        return self._script.batches_ahead()
+
     def windows(self, step_s: float, made: int) -> list[int]:
         options = self._engine.options
         self._planned = steps_in_window(options.window, step_s, options.min_steps)
@@ -283,7 +290,8 @@ class ScriptMeasuring:
             phases=self._job.phases,
             store=self._store,
             has_loader=self._script.uses_loader(),
-            step_s=statistics.median(times_s),
+            step_s=statistics.fmean(times_s),
+            plain_step_s=statistics.median(times_s),
             longest_warmup_s=longest_warmup_s,
         )
         yield from explanations.measured()

@@ -273,6 +273,9 @@ class Session:
     def uses_loader(self) -> bool:
         return self._loaders.batches > 0
 
+    def batches_ahead(self) -> int:
+        return self._loaders.ahead
+
     def why_not_here(self, trial: Trial) -> str | None:
         if has_ablation(trial, NO_COMM):
             if kind_of(self._modules()) not in ("ddp", "fsdp2"):

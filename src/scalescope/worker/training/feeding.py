@@ -87,6 +87,7 @@ class Feed:
     epoch_batches: int | None = None
     input_times: InputTimes = field(default_factory=InputTimes)
     loader: "_Epochs | None" = None
+    batches_ahead: int = 0  # that processes prepare
 
     def close(self) -> None:
         """End the loader's processes."""
@@ -158,7 +159,8 @@ def feed(
         return _from_loader(data, batch_size, options, device, sampler, seed + shard.index)
     times = InputTimes()
     made = _user_batches(data.samples, batch_size)
-    return Feed(batches=_copied(made, options.copying, device, times), input_times=times)
+    ahead = _ahead(data.samples)
+    return Feed(batches=_copied(made, options.copying, device, times), input_times=times, batches_ahead=ahead)
 
 
 def _is_map_style(samples: Any) -> bool:
@@ -205,7 +207,18 @@ def _from_loader(
     stream = _copied(epochs, options.copying, device, times)
     ends = isinstance(sampler, DistributedSampler)
     count = len(loader) if ends else None
-    return Feed(batches=stream, epoch_batches=count, input_times=times, loader=epochs)
+    return Feed(
+        batches=stream,
+        epoch_batches=count,
+        input_times=times,
+        loader=epochs,
+        batches_ahead=_ahead(loader),
+    )
+
+
+def _ahead(loader: Any) -> int:
+    """How many batches the processes of a loader prepare ahead; anything else has none."""
+    return int(getattr(loader, "num_workers", 0) or 0) * int(getattr(loader, "prefetch_factor", 0) or 0)
 
 
 class _Epochs:

@@ -71,6 +71,7 @@ def explained(loop: Switching, *trials: Trial) -> tuple[Explanations, dict[int, 
         store=lambda number, measured, steps: stored.update({number: measured}),
         has_loader=False,
         step_s=0.1,
+        plain_step_s=0.1,
         longest_warmup_s=0.1,
     )
     driven(explanations.measured(), loop.make_step)

@@ -71,6 +71,17 @@ def test_a_warm_up_a_window_and_what_is_stored(monkeypatch: pytest.MonkeyPatch) 
     assert loop.alive_steps == engine.position.completed
 
 
+def test_batches_that_were_ready_do_not_tell_how_long_a_step_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = Time(monkeypatch, lambda number: 0.001 if number < 8 else 0.1)  # eight were ready
+    loop = PlainLoop(window=5, ahead=8)
+    planned: list[float] = []
+    monkeypatch.setattr(loop, "windows", lambda step_s, made: planned.append(step_s) or [5])
+    measured = driven(engine_of(timed_trial(warmup_steps=4), loop).trained(), time.step)
+    assert planned == pytest.approx([0.1])
+    assert len(measured.samples["warmup_step_time_s"]) == 8 + 8
+    assert measured.samples["step_time_s"] == pytest.approx([0.1] * 5)
+
+
 def test_the_first_steps_of_a_warm_up_do_not_count() -> None:
     assert typical_step_s([9.0, 8.0, 0.3, 0.2, 0.25]) == 0.2
     assert typical_step_s([9.0, 0.4, 0.3]) == 0.3
