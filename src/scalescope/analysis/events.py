@@ -46,6 +46,7 @@ class StepSeries:
 
     times_s: tuple[float, ...] = ()
     notes: tuple[Note, ...] = ()
+    input_wait_s: float | None = None  # of the host for batches, per step; None is unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +116,14 @@ def step_events(launches: tuple[StepSeries, ...]) -> StepEvents:
         return StepEvents(plain_s=0.0)
     noted = _noted(launches)
     times_s = [launch.times_s for launch in launches]
+    room_s = beside_input_s(launches)
     members = [*noted, *_found(times_s, noted)]
     while True:
         events = _with_costs(times_s, members)
         sure = [
             member
             for member, event in zip(members, events.events, strict=True)
-            if _is_worth(event, events, times_s)
+            if _is_worth(event, events, times_s) and (event.kind is not None or event.cost_s <= room_s)
         ]
         if len(sure) == len(members):
             break
@@ -399,6 +401,16 @@ def _lengths_s(
             for beyond_s, launch, step in cells[number]
         )
     return lengths
+
+
+def beside_input_s(launches: Sequence[StepSeries]) -> float:
+    """The time per step in which ranks do not wait for batches, which loader processes deliver in turns: what
+    seems to take longer is waiting."""
+    beside_s = [
+        math.fsum(launch.times_s) / max(1, len(launch.times_s)) - (launch.input_wait_s or 0.0)
+        for launch in launches
+    ]
+    return math.fsum(beside_s) / max(1, len(beside_s))
 
 
 def _is_worth(event: Event, events: StepEvents, times_s: Sequence[Sequence[float]]) -> bool:

@@ -142,7 +142,9 @@ def _series(result: Result) -> StepSeries:
         Note(step=int(number_in(row, "step") or 0), kind=str(row["kind"]), time_s=number_in(row, "time_s"))
         for row in record.tables.get(EVENTS, ())
     )
-    return StepSeries(times_s=tuple(_times_s(record)), notes=tuple(notes))
+    return StepSeries(
+        times_s=tuple(_times_s(record)), notes=tuple(notes), input_wait_s=record.number("host/input_s")
+    )
 
 
 def _times_s(record: RankRecord) -> list[float]:

@@ -10,7 +10,7 @@ from typing import Any
 from scalescope.analysis.comm.curve import Curve
 from scalescope.analysis.commands import batch_text
 from scalescope.analysis.configurations import Configuration, configurations
-from scalescope.analysis.events import StepEvents
+from scalescope.analysis.events import StepEvents, beside_input_s
 from scalescope.analysis.recording import ReplayedStep, StepRecording, fitted, recordings_of
 from scalescope.analysis.statistics import Estimate, difference_of_means
 from scalescope.analysis.training.activity import RankActivity, activities_of
@@ -151,6 +151,11 @@ class StepFacts:
     def pauses(self) -> PeriodicPauses | None:
         """Where the steps of the event that costs most are longer, as far as that is known."""
         return periodic_pauses(self.launches, on_gpu=self.trial.on_gpu)
+
+    @property
+    def beside_input_s(self) -> float:
+        """The time per step in which the host does not wait for batches."""
+        return beside_input_s([launch.series for launch in self.configuration.launches])
 
     @property
     def events(self) -> StepEvents:

@@ -1,6 +1,7 @@
 """Events are found with their periods and costs, also where they share steps; noise is never one."""
 
 import random
+import statistics
 from collections.abc import Iterable, Mapping
 
 import pytest
@@ -135,3 +136,10 @@ def test_shares_are_kept_when_scaled_and_explained_steps_are_known() -> None:
     )
     assert events.scaled_to(0.1, noted_alone=True) == StepEvents(plain_s=0.1)
     assert events.explain(0, 49) and events.explain(0, 50) and not events.explain(0, 52)
+
+
+def test_waiting_for_batches_that_come_in_turns_is_not_work() -> None:
+    times_s = (0.001, 0.001, 0.001, 0.300) * 20
+    assert [event.period for event in step_events((StepSeries(times_s=times_s),)).events] == [4]
+    waits = StepSeries(times_s=times_s, input_wait_s=0.075)
+    assert step_events((waits,)) == StepEvents(plain_s=statistics.fmean(times_s))

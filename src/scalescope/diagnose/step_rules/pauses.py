@@ -31,6 +31,8 @@ def periodic_pauses_rule(facts: StepFacts) -> Finding | Abstention | None:
         return _of_events(facts, events.events, pauses) if facts.is_worth(events.cost_s) else None
     if pauses is None or not facts.is_worth(pauses.cost_s) or pauses.has_other_cause(facts.loader_processes):
         return None
+    if pauses.cost_s > facts.beside_input_s:
+        return None
     return facts.finding(
         PERIODIC_PAUSES,
         f"Every {pauses.period} steps {_who(facts, pauses, pauses.length_s)}.",
