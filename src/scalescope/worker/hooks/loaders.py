@@ -269,12 +269,14 @@ class _SwitchedLoop:
             if self._left == 0:
                 raise StopIteration
             self._left -= 1
-        return self._preloaded(self._loader, self._read) if self._switch.is_on else self._read()
+        if self._switch.is_on:
+            return self._preloaded(self._loader, lambda: self._read_next(self._own()))
+        return next(self._own())  # which may be preloaded anew
 
-    def _read(self) -> Any:
+    def _own(self) -> Iterator[Any]:
         if self._inner is None:
             self._inner = self._make_iterator(self._loader)
-        return self._read_next(self._inner)
+        return self._inner
 
 
 def _is_at_end(iterator: Any) -> bool:

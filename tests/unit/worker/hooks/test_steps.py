@@ -267,6 +267,23 @@ def test_a_loop_that_is_under_way_gets_preloaded_batches_and_then_goes_on(sample
     assert [float(batch[0]) for batch in loader] == list(map(float, range(20)))
 
 
+def test_a_loop_that_began_while_batches_were_preloaded_can_be_preloaded_again(
+    samples: TensorDataset,
+) -> None:
+    watch = installed({})
+    try:
+        with watch.preloading():
+            loop = iter(DataLoader(samples, batch_size=1))
+            next(loop)
+        own = [float(next(loop)[0]) for _ in range(2)]
+        with watch.preloading():
+            again = [float(next(loop)[0]) for _ in range(16)]
+    finally:
+        watch.remove()
+    assert own == [0.0, 1.0]
+    assert again[:8] == again[8:]
+
+
 def test_loaders_of_one_data_set_keep_their_own_batches_and_others_are_left_alone(
     samples: TensorDataset,
 ) -> None:
