@@ -278,7 +278,7 @@ def verdict(rows: tuple[ScalingRow, ...], basis: str = "") -> str:
         worlds = sorted({row.ranks for row in rows})
         if len(worlds) > 1:
             return "Nothing to compare yet: no batch was measured on two world sizes."
-        return f"Only {counted(worlds[0], 'rank')} was measured, so there is no scaling to report."
+        return f"Measured on {counted(worlds[0], 'rank')} only, so there is no scaling to report."
     most = max(row.ranks for row in scaled)
     base = min(row.baseline_ranks for row in scaled if row.ranks == most)
     at_most = [row for row in scaled if row.ranks == most and row.baseline_ranks == base]
