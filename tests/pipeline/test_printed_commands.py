@@ -93,7 +93,7 @@ def commands_in(sections: tuple[Section, ...]) -> Iterator[Argv]:
 def commands_of(run: Run) -> set[Argv]:
     """What a report holds as data: what to try, and what to do next."""
     report = present(run)
-    found = {*commands_in(report.sections)}
+    found = {*commands_in(report.sections)} - {()}  # some advice has no command
     return found | ({report.next_step.argv} if report.next_step is not None else set())
 
 

@@ -24,7 +24,7 @@ from scalescope.analysis.statistics import (
 )
 from scalescope.analysis.telemetry import TelemetrySummary
 from scalescope.analysis.telemetry import over_launches as telemetry_over_launches
-from scalescope.experiment.explanations import records_arrivals, timed_training_of
+from scalescope.experiment.explanations import explained_job, records_arrivals, timed_training_of
 from scalescope.experiment.trial import Trial
 from scalescope.hardware.published import dense_peak
 from scalescope.quantities import percent
@@ -37,6 +37,7 @@ _CLOCKS_MOVED = 0.02
 _DRIFT_SPAN_S = 120.0
 SHORT_WINDOW_S = 1.0
 _CHANGED = 0.2  # of a step, between the timed steps and those after them
+_LITTLE_LEFT = math.log(4.0)  # times as fast as the whole step
 _SHORT = 0.01  # the last batch of an epoch may be smaller without a remark
 
 
@@ -328,9 +329,9 @@ class Configuration:
 
     @property
     def again(self) -> float | None:
-        """The step after what explains it over the step before, the median of launches; None is unknown."""
+        """The mean step after what explains it over that before, the median of launches; None is unknown."""
         ratios = [
-            launch.again_step_s / statistics.median(launch.step_times_s)
+            launch.again_step_s / launch.mean_step_s
             for launch in self.launches
             if launch.again_step_s is not None
         ]
@@ -386,11 +387,13 @@ def configurations(results: Iterable[Result]) -> tuple[Configuration, ...]:
     placed = dict(zip(map(id, [*timed, *recordings]), rounds_of([*timed, *recordings]), strict=True))
     summaries = {id(result): summarise(result, placed[id(result)]) for result in timed}
     counted = _counted(timed, summaries)
+    telling = _telling(timed, summaries)
     effects = round_effects(
         {
             (launch.round, result.trial_id): launch.log_step_rate
             for result in timed
-            if id(result) in counted and (launch := summaries[id(result)]).round is not None
+            if id(result) in counted and result.trial_id in telling
+            if (launch := summaries[id(result)]).round is not None
         }
     )
     in_round = Counter(launch.round for launch in summaries.values() if launch.round is not None)
@@ -408,6 +411,21 @@ def configurations(results: Iterable[Result]) -> tuple[Configuration, ...]:
         )
         for trial_id, members in results_by_trial(timed).items()
     )
+
+
+def _telling(timed: Sequence[Result], summaries: Mapping[int, LaunchSummary]) -> set[str]:
+    """The trials whose speeds tell what rounds add: all but ablations that leave little of the step, whose
+    noise is not that of the machine."""
+    rates: dict[str, list[float]] = {}
+    for result in timed:
+        rates.setdefault(result.trial_id, []).append(summaries[id(result)].log_step_rate)
+    levels = {trial_id: statistics.fmean(known) for trial_id, known in rates.items()}
+    jobs = {result.trial_id: explained_job(result.trial) or result.trial for result in timed}
+    return {
+        trial_id
+        for trial_id, job in jobs.items()
+        if levels[trial_id] - levels.get(job.trial_id, math.inf) <= _LITTLE_LEFT
+    }
 
 
 def _counted(timed: Sequence[Result], summaries: Mapping[int, LaunchSummary]) -> set[int]:

@@ -54,7 +54,7 @@ class LaunchSummary:
     hosts: tuple[str, ...] = ()  # of each rank
     round: Hashable = None  # launches made next to each other; None where they are made one by one
     round_effect: float = 0.0  # what its round adds to the logarithm of its speed
-    again_step_s: float | None = None  # the median step after what explains it, in the same start
+    again_step_s: float | None = None  # the mean step after what explains it, in the same start
     gpu: str | None = None  # the model's name, of the first rank
     threads_per_rank: int | None = None  # of torch, the most of any rank; None where it was not recorded
     series: StepSeries = field(default_factory=StepSeries)  # of one rank, in which events are looked for

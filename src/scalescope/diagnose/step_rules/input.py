@@ -179,6 +179,7 @@ def _model_advice() -> tuple[Advice, ...]:
 
 INPUT_BOUND = "input-bound"
 _MOST_WORKERS = 64  # worth advising
+_UNEVEN = 0.5  # of the step
 _PREFETCH = 8
 
 
@@ -261,11 +262,9 @@ def _plan(facts: StepFacts, wait_s: float) -> _Plan:
     loading = facts.loading
     known = None if loading is None else loading.workers
     batch_s = (facts.step_s - wait_s) / facts.trial.accumulation_steps
-    return _Plan(
-        workers=(facts.trial.num_workers or 0) if known is None else known,
-        needed=None if loading is None else loading.workers_to_hide(batch_s),
-        most=_most_workers(facts),
-    )
+    workers = (facts.trial.num_workers or 0) if known is None else known
+    needed = None if loading is None else loading.workers_to_hide(batch_s)
+    return _Plan(workers=workers, needed=needed, most=_most_workers(facts, workers))
 
 
 def _rank_cores(facts: StepFacts) -> int | None:
@@ -276,13 +275,24 @@ def _rank_cores(facts: StepFacts) -> int | None:
     return min(known, default=None)
 
 
-def _most_workers(facts: StepFacts) -> int | None:
+def _most_workers(facts: StepFacts, workers: int) -> int | None:
     """How many processes the cores keep busy: more than there are cores where they wait for storage."""
     cores = _rank_cores(facts)
     if cores is None:
         return None
-    computes = None if facts.loading is None else facts.loading.computes
+    computes = _computes(facts, workers)
     return cores if computes is None else max(cores, int(cores / max(computes, 1e-3)))
+
+
+def _computes(facts: StepFacts, workers: int) -> float | None:
+    """The share of preparing a batch in which a core computes: by the processes, or at most what all cores
+    of the host did."""
+    if facts.loading is not None and facts.loading.computes is not None:
+        return facts.loading.computes
+    busy = facts.configuration.telemetry.host_utilization
+    if busy is None or facts.cores is None:
+        return None
+    return min(1.0, busy * facts.cores / (facts.ranks_per_node * max(1, workers)))
 
 
 def _wait_text(facts: StepFacts, wait: _Wait) -> str:
@@ -383,14 +393,17 @@ def _advice(facts: StepFacts, plan: _Plan, wait_s: float) -> tuple[Advice, ...]:
     # By a setting, which others may then follow; of a command, whose script may have them, in any case.
     has_processes = bool(plan.workers if facts.trial.is_command else facts.trial.num_workers)
     restarts_s = _restarts_s(facts) if has_processes else 0.0
+    # More batches ahead even out what differs between them; they do not make all of them cheaper.
+    evens_out = has_processes and wait_s < _UNEVEN * facts.step_s
+    ahead = advise_more(facts, "prefetch more batches", "prefetch_factor", _PREFETCH) if evens_out else ()
     keep = advise(facts, "keep loader processes between epochs", "persistent_workers", True)
     return (
         *(keep if restarts_s > wait_s / 2.0 else ()),
         *(advise(facts, f"{counted(more, 'loader process')} per rank", "num_workers", more) if more else ()),
-        *(advise_more(facts, "prefetch more batches", "prefetch_factor", _PREFETCH) if has_processes else ()),
+        *ahead,
         *(keep if 0.0 < restarts_s <= wait_s / 2.0 else ()),
         *_unpinned(facts, plan),
-        *(_cheaper(facts) if plan.hides is False else ()),
+        *(_cheaper(facts) if plan.hides is False or not (more or ahead) else ()),
         *((Advice(label="enlarge /dev/shm (docker run --shm-size)"),) if _lacks_room(facts, plan) else ()),
     )
 

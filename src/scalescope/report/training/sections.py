@@ -96,10 +96,17 @@ def training_sentence(configuration: Configuration) -> str:
     )
 
 
+def _measured_steps(configuration: Configuration, warmup: int) -> str:
+    """`30 / 35` with those of the warm-up; of several launches all that count."""
+    counts = [len(launch.step_times_s) for launch in configuration.launches]
+    if len(counts) > 1:
+        return f"{sum(counts):,} in {len(counts)} launches"
+    return f"{counts[0]} / {counts[0] + warmup}"
+
+
 def summary_section(configuration: Configuration, plain_s: float | None = None) -> Section:
     """The benchmark's summary, in the lines its users know; `plain_s` is the step without events."""
     warmup = warmup_of(configuration.trial.settings)
-    total = configuration.measured_steps + warmup
     facts = [
         *([("Command", configuration.trial.command)] if configuration.trial.is_command else []),
         ("World size", _world_size(configuration.trial)),
@@ -107,7 +114,7 @@ def summary_section(configuration: Configuration, plain_s: float | None = None) 
         ("Device", configuration.device),
         ("Config", _changes(configuration)),
         ("Warmup steps", f"{warmup}"),
-        ("Measured steps", f"{configuration.measured_steps} / {total}"),
+        ("Measured steps", _measured_steps(configuration, warmup)),
         ("Avg step time", in_ms(configuration.step_time_s.value, 2)),
         *([] if plain_s is None else [("Plain step time", f"{in_ms(plain_s, 2)} (without events)")]),
         ("Throughput", _throughput(configuration)),

@@ -140,7 +140,7 @@ class Explanations:
 
     def _keep(self, number: int, measured: Measurements, steps: int) -> None:
         if number == _AGAIN:
-            self.again_s = statistics.median(measured.samples["step_time_s"])
+            self.again_s = statistics.fmean(measured.samples["step_time_s"])
         else:
             self.store(number, measured, steps)
 
