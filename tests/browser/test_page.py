@@ -12,7 +12,7 @@ from tests.builders.runs import make_runs
 
 pytestmark = pytest.mark.browser
 CHAPTERS = [
-    "verdict", "levers", "findings", "scaling", "data", "collectives", "steps", "memory",
+    "verdict", "levers", "waterfall", "findings", "scaling", "data", "collectives", "steps", "memory",
     "environment", "trials", "glossary",
 ]  # fmt: skip
 
@@ -76,9 +76,9 @@ def test_both_schemes_can_be_read(opened: Any) -> None:
 def test_the_button_switches_between_light_and_dark(opened: Any) -> None:
     view = opened(color_scheme="light")
     before = view.colour("backgroundColor")
-    view.page.get_by_role("button", name="Switch between light and dark").click()
+    view.page.get_by_role("button", name="Light / dark: switch the theme").click()
     assert view.colour("backgroundColor") != before
-    view.page.get_by_role("button", name="Switch between light and dark").press("Enter")
+    view.page.get_by_role("button", name="Light / dark: switch the theme").press("Enter")
     assert view.colour("backgroundColor") == before
 
 
