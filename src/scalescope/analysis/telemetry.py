@@ -48,6 +48,7 @@ class TelemetrySummary:
     sm_clock_limit_hz: float | None = None
     temperature_c: float | None = None
     host_utilization: float | None = None
+    host_busy_cores: float | None = None
     rank_busy_cores: float | None = None
     slowdowns: tuple[str, ...] = ()  # reasons, of any GPU
     slowed_gpus: tuple[SlowedGpu, ...] = ()
@@ -90,6 +91,7 @@ def telemetry_summary(telemetry: Mapping[str, Any]) -> TelemetrySummary:
         sm_clock_limit_hz=mean_of_known(gpu.get("sm_clock_limit_hz") for gpu in gpus),
         temperature_c=max(_all(gpus, "temperature_c"), default=None),
         host_utilization=mean_of_known(cpu.get("host_utilization") for cpu in cpus),
+        host_busy_cores=mean_of_known(cpu.get("host_busy_cores") for cpu in cpus),
         rank_busy_cores=mean_of_known([cores for cpu in cpus for cores in cpu.get("rank_busy_cores") or ()]),
         slowdowns=tuple(dict.fromkeys(name for slow in slowed for name in slow.reasons)),
         slowed_gpus=slowed,

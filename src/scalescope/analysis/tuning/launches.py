@@ -134,10 +134,12 @@ class TunedLaunches:
         own = [launch for launch in self.launches if not launch.is_within]
         return TunedLaunches(own, self.usual_deviation)
 
-    def difference(self, levers: Combination, base: Combination) -> SpeedDifference | None:
+    def difference(
+        self, levers: Combination, base: Combination, *, with_tries: bool = True
+    ) -> SpeedDifference | None:
         """How much faster one is than the other: by the race where both ran in it, or else launches of their
         own, or else tries; None where either was not measured, or under another load."""
-        for among in (self.race, self.fresh, self):
+        for among in (self.race, self.fresh, *([self] if with_tries else [])):
             if among.count(levers) and among.count(base):
                 known = self._difference(levers, base, among)
                 if known is not None:

@@ -454,8 +454,8 @@ def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
     fastest = max(launched, key=lambda levers: position.values[levers])
     winner = _simplest(position, launched)
     pairs = len(measured.race.pairs(winner, BASELINE)) if winner else 0
-    # Once there is a race, it alone supports a claim: the other launches chose the winner.
-    gain = measured.difference(winner, BASELINE) if winner else None
+    # Once there is a race, it alone supports a claim: the other launches chose the winner. Tries never do.
+    gain = measured.difference(winner, BASELINE, with_tries=False) if winner else None
     rivals = len(measured.race.combinations) - 1 if pairs else len(measured.combinations) - 1
     alpha = _CLAIM / max(1, rivals) if pairs else _alpha(rivals)
     recommended = gain is not None and gain.value > LEAST_GAIN and gain.low(alpha) > 0.0

@@ -289,10 +289,8 @@ def _computes(facts: StepFacts, workers: int) -> float | None:
     of the host did."""
     if facts.loading is not None and facts.loading.computes is not None:
         return facts.loading.computes
-    busy = facts.configuration.telemetry.host_utilization
-    if busy is None or facts.cores is None:
-        return None
-    return min(1.0, busy * facts.cores / (facts.ranks_per_node * max(1, workers)))
+    busy = facts.configuration.telemetry.host_busy_cores
+    return None if busy is None else min(1.0, busy / (facts.ranks_per_node * max(1, workers)))
 
 
 def _wait_text(facts: StepFacts, wait: _Wait) -> str:

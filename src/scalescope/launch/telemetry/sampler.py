@@ -278,7 +278,7 @@ def _lowest_clock_share(states: Sequence[dict[str, dict[str, float]]], uuids: Se
 
 
 def _cpu(samples: list[tuple[float, Any]]) -> dict[str, Any]:
-    """Busy share of the host and busy cores of each rank, over the whole window; missing where unknown."""
+    """Busy share and cores of the host, and those of each rank; missing where unknown."""
     if len(samples) < 2:
         return {}
     (began_s, first), (ended_s, last) = samples[0], samples[-1]
@@ -287,7 +287,9 @@ def _cpu(samples: list[tuple[float, Any]]) -> dict[str, Any]:
     if first["host"] and last["host"]:
         total = last["host"].total - first["host"].total
         if total > 0:
-            summary["host_utilization"] = (last["host"].busy - first["host"].busy) / total
+            busy = last["host"].busy - first["host"].busy
+            summary["host_utilization"] = busy / total
+            summary["host_busy_cores"] = busy / _TICKS_PER_S / span_s
     pairs = list(zip(first["ranks"], last["ranks"], strict=False))
     if pairs and all(start is not None and end is not None for start, end in pairs):
         summary["rank_busy_cores"] = [(end - start) / _TICKS_PER_S / span_s for start, end in pairs]

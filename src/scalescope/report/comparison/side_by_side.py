@@ -56,9 +56,12 @@ def side_by_side_sections(sides: SideBySide) -> tuple[Section, ...]:
 def side_by_side_figure(sides: SideBySide) -> Figure:
     """Efficiency by number of ranks, a line for each run and batch."""
     lines: dict[str, list[tuple[int, float]]] = {}
+    varied = _varied(sides)
     for group in sides.groups:
         for member in group.members:
-            label = f"{sides.runs[member.run]}, {batch_text(member.row.trial)}"
+            trial = member.row.trial
+            others = [f"{name} {shown_value(trial, name)}" for name in varied if name in trial.settings]
+            label = ", ".join([sides.runs[member.run], batch_text(trial), *others])
             lines.setdefault(label, []).append((group.first.ranks, 100.0 * member.row.efficiency.value))
     series = [
         Series(
@@ -97,10 +100,15 @@ def _sentence(sides: SideBySide) -> str:
     return f"{where}: efficiency {shares}; {gap}, {worst.behind_by_exposed:.2f} of it communication."
 
 
-def _table(sides: SideBySide) -> Section:
+def _varied(sides: SideBySide) -> list[str]:
+    """The settings that tell jobs apart."""
     trials = [member.row.trial for group in sides.groups for member in group.members]
     left_out = ("strategy", "lr", "epochs", "steps_per_epoch", "warmup_steps")
-    varied = [name for name in varied_settings(trials) if name not in left_out]
+    return [name for name in varied_settings(trials) if name not in left_out]
+
+
+def _table(sides: SideBySide) -> Section:
+    varied = _varied(sides)
     members = [member for group in sides.groups for member in group.members]
     units = units_of(member.row.configuration for member in members)
     cells = [_cells(sides, member, varied, units) for member in members]

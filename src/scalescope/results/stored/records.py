@@ -265,6 +265,7 @@ class _Gpu(BaseModel):
 
 class _Cpu(BaseModel):
     host_utilization: _Number = 0.0
+    host_busy_cores: _Number = 0.0
     rank_busy_cores: list[_Number] = []
 
 

@@ -73,8 +73,9 @@ class Search:
             return ()
         jobs = self._jobs_to_launch(run)
         kept_s = len(jobs) * self._usual_s(run)
-        left_s = None if remaining_s is None else remaining_s - kept_s - self._kept_for_losses_s(run)
-        step = self.search(run).next_step(self.measured(run), left_s) if self.combinations.options else None
+        reserved_s = 0.0 if remaining_s is None else kept_s + self._kept_for_losses_s(run)
+        left_s = None if remaining_s is None else remaining_s - reserved_s
+        step = self._next_step(run, left_s, reserved_s) if self.combinations.options else None
         facts = None if step is None or step.stage != EXPLORE else self._facts_launch(run, left_s)
         if facts is not None:
             return (facts,)
@@ -85,6 +86,13 @@ class Search:
             return (Launch(baseline, self._number(run, baseline), Stage("baseline"), at_most_s=remaining_s),)
         losses = self._loss_launch(run, None if remaining_s is None else remaining_s - kept_s)
         return (losses,) if losses is not None else tuple(self._scaling_launches(run, jobs, remaining_s))
+
+    def _next_step(self, run: Run, left_s: float | None, reserved_s: float) -> NextLaunch | None:
+        """Within the time that is not reserved for what follows on the search."""
+        search = self.search(run)
+        if search.budget_s is not None:
+            search = dataclasses.replace(search, budget_s=search.budget_s - reserved_s)
+        return search.next_step(self.measured(run), left_s)
 
     def expected_order(self) -> list[str]:
         """The levers by what they promise before anything is known of the job, the most first."""

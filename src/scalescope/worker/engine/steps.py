@@ -32,7 +32,8 @@ LEAST_GPU_S = 1.0  # until the clocks of an idle GPU are up
 MOST_STEPS = 10_000  # per window: raw samples are kept, and steps below 0.1 ms are not training
 _MOST_EXTRA_STEPS = 10_000
 _PROBED = 0.1  # of the window
-_LEAST_PROBED_STEPS, _MOST_PROBED_STEPS = 4, 1_000
+_PROBED_STEPS, _MOST_PROBED_STEPS = 4, 1_000  # between two looks at the time; in all
+_MOST_TURNS = 16
 _STEPS_AFTER_PAUSE = 2  # they use up what loaders prefetch while a sensor is read
 _WINDOW_S = 1.5  # where none was asked for
 _PUBLISH_S = 0.05  # of steps between two signs of life in the window
@@ -199,36 +200,41 @@ class Engine:
         sm_clock_hz(self.device)  # the first reading loads a library
         is_timed, options = self.options.is_timed, self.options
         times_s = yield from self.warmed_up(warmup_of(self.trial.settings))
-        step_s = typical_step_s(times_s)
+        probed_s: float | None = None  # the mean step, where it took more steps to know it
         if is_timed and (ahead := int(self.ranks.common("ahead", float(self.loop.batches_ahead())))):
-            probed_s, step_s = yield from self._probed(ahead, len(times_s))
-            times_s += probed_s
+            probed_s = yield from self._probed(ahead, times_s)
         if self.on_gpu and is_timed:
-            missing = extra_steps(step_s, len(times_s))
+            missing = extra_steps(probed_s or typical_step_s(times_s), len(times_s))
             extra = int(self.ranks.common("warmup", float(missing)))
             times_s += yield from self.timed(extra, self.loop.end_warmup_step)
         # From here on a step has a usual length, so a rank that hangs is noticed, however long it soaks.
         self.position.enter(RankStage.STEADY, slowest_warmup_s=max(times_s))
         if is_timed and options.soak is not None:
-            measurements.counters |= yield from self._soaked(step_s, options.soak)
+            measurements.counters |= yield from self._soaked(
+                probed_s or typical_step_s(times_s), options.soak
+            )
         self._record_clock(measurements, "before")
         if self.on_gpu and is_timed:
             times_s += yield from self.timed(_STEPS_AFTER_PAUSE, self.loop.end_warmup_step)
-        return times_s, step_s
+        return times_s, probed_s or typical_step_s(times_s)
 
-    def _probed(self, ahead: int, made: int) -> Steps[tuple[list[float], float]]:
-        """Use up the batches that loader processes had ready, then make steps for a share of the window: the
-        times of all, and the mean of the latter. With batches that are ready, a step may take no time."""
-        times_s = yield from self.timed(max(0, ahead - made), self.loop.end_warmup_step)
-        least_s = _PROBED * (self.options.window or _WINDOW_S)
-        count = max(_LEAST_PROBED_STEPS, ahead)  # batches arrive in groups of at most as many
+    def _probed(self, ahead: int, times_s: list[float]) -> Steps[float]:
+        """The mean step once the batches are used up that loader processes had ready: with those, a step may
+        take no time. Its steps are added to `times_s`, and take about a window at most."""
+        window_s = self.options.window or _WINDOW_S
+        spent_s, counted_s = 0.0, []
         while True:
-            probed_s = yield from self.timed(count, self.loop.end_warmup_step)
-            times_s += probed_s
-            step_s = self.ranks.common("probe", math.fsum(probed_s) / count)
-            if step_s * count >= least_s or count >= _MOST_PROBED_STEPS:
-                return times_s, step_s
-            count *= 2
+            are_used_up = len(times_s) >= ahead or spent_s >= window_s
+            chunk_s = yield from self.timed(_PROBED_STEPS, self.loop.end_warmup_step)
+            times_s += chunk_s
+            mean_s = self.ranks.common("probe", math.fsum(chunk_s) / _PROBED_STEPS)
+            spent_s += mean_s * _PROBED_STEPS
+            if are_used_up or spent_s >= window_s:
+                counted_s.append(mean_s)
+            is_enough = math.fsum(counted_s) * _PROBED_STEPS >= _PROBED * window_s
+            has_turns = len(counted_s) * _PROBED_STEPS >= min(ahead, _MOST_TURNS)  # batches come in groups
+            if spent_s >= window_s or (is_enough and has_turns) or len(times_s) >= _MOST_PROBED_STEPS:
+                return math.fsum(counted_s) / len(counted_s) if counted_s else mean_s
 
     def _soaked(self, step_s: float, most_s: float) -> Steps[dict[str, float | int | str | None]]:
         """Train until nothing changes any more on any rank, or for `most_s`; returns what to record."""

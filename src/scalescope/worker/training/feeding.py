@@ -218,7 +218,8 @@ def _from_loader(
 
 def _ahead(loader: Any) -> int:
     """How many batches the processes of a loader prepare ahead; anything else has none."""
-    return int(getattr(loader, "num_workers", 0) or 0) * int(getattr(loader, "prefetch_factor", 0) or 0)
+    workers, each = (getattr(loader, name, None) for name in ("num_workers", "prefetch_factor"))
+    return workers * each if isinstance(workers, int) and isinstance(each, int) else 0
 
 
 class _Epochs:

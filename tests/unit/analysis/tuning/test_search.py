@@ -205,6 +205,14 @@ def test_what_was_measured_under_another_load_alone_is_unknown() -> None:
     assert not conclude(search("half"), made).recommended
 
 
+def test_what_was_only_tried_under_alike_load_is_not_claimed() -> None:
+    quiet = OtherLoad(cores=2, other_cores=0.0, rank_waits=(0.0,))
+    busy = OtherLoad(cores=2, other_cores=1.5, rank_waits=(0.5,))
+    tries = [explored("half", 0.5, is_within=True, load=quiet) for _ in range(2)]
+    made = launches(launch("", 0.0, load=quiet), *tries, explored("half", 0.3, load=busy))
+    assert not conclude(search("half"), made).recommended
+
+
 def test_no_launch_is_begun_that_leaves_no_time_for_the_race() -> None:
     made = [launch("", 0.0, duration_s=10.0), explored("half", 0.5, duration_s=10.0)]
     step = search("half", "compiled").next_step(launches(*made), 45.0)

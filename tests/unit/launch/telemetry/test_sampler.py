@@ -89,7 +89,11 @@ def test_a_window_has_the_rates_between_its_first_and_its_last_sample(host: Host
         sample_at(sampler, host, moment)
     window = between(sampler, 1.0, 3.0)
     assert window["samples"] == 2
-    assert window["cpu"] == {"host_utilization": 0.375, "rank_busy_cores": [1.0, 0.25]}
+    assert window["cpu"] == {
+        "host_utilization": 0.375,
+        "host_busy_cores": 0.15,
+        "rank_busy_cores": [1.0, 0.25],
+    }
     assert between(sampler, 0.5, 3.5) == window
     assert between(sampler, 0.0, 4.0)["samples"] == 4
     for empty in (between(sampler, 1.5, 2.5), between(sampler, 3.0, 3.5)):  # none, and one
@@ -104,7 +108,7 @@ def test_what_cannot_be_read_is_unknown_and_not_idle(host: Host) -> None:
     host.host(busy=100, idle=100)
     (host.proc / "42" / "stat").unlink()
     sample_at(sampler, host, 1.0)
-    assert all_of(sampler)["cpu"] == {"host_utilization": 0.5}
+    assert all_of(sampler)["cpu"] == {"host_utilization": 0.5, "host_busy_cores": 1.0}
     host.process(42, ticks=50)
     sample_at(sampler, host, 2.0)
     (host.proc / "stat").unlink()
@@ -124,7 +128,7 @@ def test_many_samples_are_thinned_out_and_later_ones_taken_less_often(
     sample_at(sampler, host, 10)
     window = all_of(sampler)
     assert (window["samples"], window["interval_s"]) == (6, 0.4)  # at 0, 2, 4, 6, 8 and 10
-    assert window["cpu"] == {"host_utilization": 0.3}  # both ends of the window are still there
+    assert window["cpu"]["host_utilization"] == 0.3  # both ends of the window are still there
     sample_at(sampler, host, 10.3)
     assert all_of(sampler)["samples"] == 6
     sample_at(sampler, host, 10.5)

@@ -71,15 +71,39 @@ def test_a_warm_up_a_window_and_what_is_stored(monkeypatch: pytest.MonkeyPatch) 
     assert loop.alive_steps == engine.position.completed
 
 
-def test_batches_that_were_ready_do_not_tell_how_long_a_step_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    time = Time(monkeypatch, lambda number: 0.001 if number < 8 else 0.1)  # eight were ready
-    loop = PlainLoop(window=5, ahead=8)
-    planned: list[float] = []
+def planned_after(time: Time, monkeypatch: pytest.MonkeyPatch, ahead: int) -> tuple[float, int]:
+    """The step by which a window of 1 s is planned, and how many steps that took."""
+    loop, planned = PlainLoop(ahead=ahead), []
     monkeypatch.setattr(loop, "windows", lambda step_s, made: planned.append(step_s) or [5])
     measured = driven(engine_of(timed_trial(warmup_steps=4), loop).trained(), time.step)
-    assert planned == pytest.approx([0.1])
-    assert len(measured.samples["warmup_step_time_s"]) == 8 + 8
-    assert measured.samples["step_time_s"] == pytest.approx([0.1] * 5)
+    return planned[0], len(measured.samples["warmup_step_time_s"])
+
+
+def test_batches_that_were_ready_do_not_tell_how_long_a_step_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    ready = Time(monkeypatch, lambda number: 0.001 if number < 8 else 0.1)
+    assert planned_after(ready, monkeypatch, ahead=8) == (pytest.approx(0.1), 8 + 8)
+
+
+def test_batches_that_come_in_groups_are_counted_as_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = Time(monkeypatch, lambda number: 0.4 if number % 4 == 0 else 0.0)
+    step_s, made = planned_after(groups, monkeypatch, ahead=4)
+    assert step_s == pytest.approx(0.1)
+    assert made == 4 + 4
+
+
+def test_slow_steps_are_not_probed_for_longer_than_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Time(monkeypatch, lambda number: 2.0)
+    assert planned_after(slow, monkeypatch, ahead=256) == (pytest.approx(2.0), 4 + 4)
+
+
+def test_a_gpu_that_became_faster_is_planned_by_its_last_steps(
+    monkeypatch: pytest.MonkeyPatch, as_gpu: Callable[[Trial, PlainLoop, Any], Engine]
+) -> None:
+    time = Time(monkeypatch, lambda number: 0.005 if number < 5 else 0.001)
+    loop, planned = PlainLoop(), []
+    monkeypatch.setattr(loop, "windows", lambda step_s, made: planned.append(step_s) or [5])
+    driven(as_gpu(timed_trial(warmup_steps=4), loop, OneRank()).trained(), time.step)
+    assert planned == pytest.approx([0.001])
 
 
 def test_the_first_steps_of_a_warm_up_do_not_count() -> None:
