@@ -152,7 +152,7 @@ class TunedLaunches:
         """The same by some of the launches; all of them tell the spread."""
         pairs = counted.pairs(levers, base)
         if pairs:
-            squares, freedom = self._pair_spread()
+            squares, freedom = self._pair_spread
             contrast = Contrast(
                 difference=statistics.fmean(pairs), variance=squares / freedom / len(pairs), freedom=freedom
             )
@@ -198,6 +198,7 @@ class TunedLaunches:
     def _measured(self) -> list[tuple[int, TunedLaunch]]:
         return [(place, launch) for place, launch in enumerate(self.launches) if launch.log_rate is not None]
 
+    @cached_property
     def _pair_spread(self) -> tuple[float, float]:
         """The sum of squares of differences of pairs, and its degrees of freedom: how pairs differ among each
         other, and how a launch differs from the one before of the same combination."""
