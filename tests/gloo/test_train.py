@@ -84,7 +84,7 @@ def _assert_telemetry_as_of_local_ranks(run: FinishedRun) -> None:
     telemetry = result["telemetry"]
     assert set(telemetry) == {"samples", "interval_s", "cpu", "load"}
     assert telemetry["samples"] >= 2
-    assert set(telemetry["cpu"]) == {"host_utilization", "rank_busy_cores"}
+    assert set(telemetry["cpu"]) == {"host_utilization", "host_busy_cores", "rank_busy_cores"}
     assert len(telemetry["cpu"]["rank_busy_cores"]) == 2
     assert 0.0 < telemetry["cpu"]["host_utilization"] <= 1.0
     (training,) = run.summary["results"]["training"]
