@@ -80,7 +80,7 @@ OWN_START = "own_start/"  # prefix of counters: what could not be measured in th
 # them, and of everything how long it took.
 BESIDE, PHASE_TIME = "beside_step_s", "phase_s"
 PHASES_TIME = "phases_s"  # counter of the window's own record: all that followed on it, also what failed
-AGAIN = "again_step_s"  # counter: the median step once more, after what followed on the window
+AGAIN = "again_step_s"  # counter: the mean step once more, after what followed on the window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
