@@ -104,5 +104,7 @@ def _jinja() -> tuple[Any, Any]:
         import jinja2
         import markupsafe
     except ImportError:
-        raise CannotRun("the page requires jinja2: pip install 'scalescope[report]'") from None
+        raise CannotRun(
+            "the page requires jinja2: pip install 'scalescope[report]'; report --format csv,tex,txt does without"
+        ) from None
     return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined), markupsafe.Markup
