@@ -105,6 +105,6 @@ def _jinja() -> tuple[Any, Any]:
         import markupsafe
     except ImportError:
         raise CannotRun(
-            "the page requires jinja2: pip install 'scalescope[report]'; report --format csv,tex,txt does without"
+            "the page requires jinja2: pip install 'scalescope[report]', or report --format csv,tex,txt"
         ) from None
     return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined), markupsafe.Markup
