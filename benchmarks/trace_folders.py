@@ -85,7 +85,7 @@ class Case:
     ranks: int
     cause: str
     strength: float = 0.0  # its meaning depends on the cause
-    late: int | None = None
+    late: tuple[int, ...] = ()  # ranks that the others wait for
     model: str = "ddp"  # or fsdp, moe
     inner: int = 1  # ranks of a tensor-parallel, shard or expert group: consecutive ones
     layers: int = 6
@@ -113,28 +113,47 @@ CASES = (
     Case("healthy-8", 101, 8, "healthy", inner=2, steps=5),
     Case("healthy-8-old", 102, 8, "healthy", has_metadata=False, has_sync=True, files="tensorboard"),
     Case("healthy-8-moe", 103, 8, "healthy", model="moe", inner=8),
-    Case("slow-kernels-8", 104, 8, "slow kernels", 0.2, late=5, inner=2),
-    Case("slow-kernels-8-old", 105, 8, "slow kernels", 0.12, late=0, has_metadata=False, has_info=False),
-    Case("late-host-8", 106, 8, "late host", 8.0, late=6, model="fsdp", inner=4, steps=5),
-    Case("stalled-host-8", 107, 8, "stalled host", 0.15, late=3, has_sync=True, files="suffix"),
+    Case("slow-kernels-8", 104, 8, "slow kernels", 0.2, late=(5,), inner=2),
+    Case("slow-kernels-8-old", 105, 8, "slow kernels", 0.12, late=(0,), has_metadata=False, has_info=False),
+    Case("late-host-8", 106, 8, "late host", 8.0, late=(6,), model="fsdp", inner=4, steps=5),
+    Case("stalled-host-8", 107, 8, "stalled host", 0.15, late=(3,), has_sync=True, files="suffix"),
     Case("changing-8", 108, 8, "changing", 0.25, inner=2, steps=5, has_sync=True),
-    Case("uneven-8", 109, 8, "uneven", 1.0, late=2, model="moe", inner=8, has_sync=True),
+    Case("uneven-8", 109, 8, "uneven", 1.0, late=(2,), model="moe", inner=8, has_sync=True),
     Case("small-8", 110, 8, "small", layers=8, kernels=14, kernel_s=60e-6),
     Case("exposed-8", 111, 8, "exposed", 1.5, has_sync=True, files="suffix"),
     Case("host-bound-8", 112, 8, "host-bound", 45e-6, kernel_s=10e-6, steps=5),
     Case("input-8", 113, 8, "input", 0.4, has_sync=True),
     Case("copies-8", 114, 8, "copies", 0.15, inner=2),
     Case("missing-8", 115, 8, "healthy", inner=4, missing=(2, 7)),
-    Case("missing-late-8", 116, 8, "slow kernels", 0.2, late=4, missing=(4,)),
+    Case("missing-late-8", 116, 8, "slow kernels", 0.2, late=(4,), missing=(4,)),
     Case("healthy-64", 201, cause="healthy", model="fsdp", files="tensorboard", **_64),
-    Case("slow-kernels-64", 202, cause="slow kernels", strength=0.15, late=41, **_64),
-    Case("stalled-host-64", 203, cause="stalled host", strength=0.2, late=17, has_sync=True, **_64),
+    Case("slow-kernels-64", 202, cause="slow kernels", strength=0.15, late=(41,), **_64),
+    Case("stalled-host-64", 203, cause="stalled host", strength=0.2, late=(17,), has_sync=True, **_64),
     Case("spread-64", 204, cause="spread", strength=0.12, steps=5, has_sync=True, **_64),
     Case("uneven-64", 205, cause="uneven", strength=1.5, model="moe", steps=5, **_64),
     Case("exposed-64-truncated", 206, cause="exposed", strength=1.4, model="fsdp", truncated=(33,), **_64),
-    Case("slow-kernels-64-old", 207, cause="slow kernels", strength=0.2, late=8, has_metadata=False, **_64),
+    Case(
+        "slow-kernels-64-old", 207, cause="slow kernels", strength=0.2, late=(8,), has_metadata=False, **_64
+    ),
     Case("healthy-1024", 301, cause="healthy", model="fsdp", **_1024),
-    Case("slow-kernels-1024", 302, cause="slow kernels", strength=0.2, late=700, files="suffix", **_1024),
+    Case("two-late-8", 117, 8, "slow kernels", 0.2, late=(1, 6), inner=2),
+    Case("half-late-8", 118, 8, "slow kernels", 0.15, late=(4, 5, 6, 7), inner=4, model="fsdp"),
+    Case("late-hosts-8", 119, 8, "stalled host", 0.2, late=(0, 5), has_sync=True, files="suffix"),
+    Case("slow-node-64", 208, cause="slow kernels", strength=0.15, late=(*range(24, 32),), **_64),
+    Case(
+        "slow-node-64-fsdp", 209, cause="slow kernels", strength=0.2, late=(*range(8),), model="fsdp", **_64
+    ),
+    Case(
+        "slow-node-64-old",
+        210,
+        cause="stalled host",
+        strength=0.25,
+        late=(*range(40, 48),),
+        has_sync=True,
+        has_metadata=False,
+        **_64,
+    ),
+    Case("slow-kernels-1024", 302, cause="slow kernels", strength=0.2, late=(700,), files="suffix", **_1024),
 )
 
 
@@ -286,21 +305,24 @@ def program(case: Case) -> list[Work]:
 def loads_of(case: Case, step: int, draw: random.Random) -> list[Load]:
     """What the cause does to every rank in a step."""
     loads = [Load() for _ in range(case.ranks)]
-    late = loads[case.late or 0]
+    late = [loads[rank] for rank in case.late]
     if case.cause == "slow kernels":
-        late.kernels += case.strength
+        for load in late:
+            load.kernels += case.strength
     elif case.cause == "changing":
         loads[(case.seed + 3 * step) % case.ranks].kernels += case.strength
     elif case.cause == "spread":
         for load in loads:
             load.kernels += case.strength * abs(draw.gauss(0.0, 1.0))
     elif case.cause == "late host":
-        late.host = case.strength
+        for load in late:
+            load.host = case.strength
     elif case.cause == "stalled host":
-        late.pause_s = case.strength * 3.0 * case.layers * case.kernels * case.kernel_s
+        for load in late:
+            load.pause_s = case.strength * 3.0 * case.layers * case.kernels * case.kernel_s
     elif case.cause == "uneven":
         for first in range(0, case.ranks, case.inner):
-            hot = first + draw.randrange(case.inner) if case.late is None else case.late
+            hot = case.late[0] if case.late else first + draw.randrange(case.inner)
             for rank in range(first, first + case.inner):
                 weight = 1.0 + case.strength * (rank == hot)
                 loads[rank].tokens = weight * case.inner / (case.inner + case.strength)
@@ -572,7 +594,7 @@ def write_case(case: Case, folder: Path) -> Json:
     mean = {part: sum(step[part] for step in steps) / len(steps) for part in PARTS.values()}
     idle = sum(mean[part] for part in mean if part.startswith("idle_"))
     mean |= {"step": sum(mean.values()), "input": mean["idle_input"], "idle": idle}
-    expected = {"late_rank": case.late, "rule": RULES[case.cause]}
+    expected = {"late_ranks": case.late, "rule": RULES[case.cause]}
     return {"case": dataclasses.asdict(case), **expected, "mean": mean, "by_rank": by_rank}
 
 
@@ -609,15 +631,15 @@ def scored(case: Case, mean: dict[str, float], answer: Json) -> Json:
     for term in set(TERMS) - set(errors):
         terms[term] = None if term == "waiting" and not (is_complete and case.has_metadata) else False
     shares = {found["rule"]: found["share"] for found in answer["findings"]}
-    named = {found["rank"] for found in answer["findings"] if found["rule"] in NAMING_RULES}
-    named = (named | {answer["waiting"]["late_rank"]}) - {None}
-    rule = RULES[case.cause] if case.late is None or case.late in case.readable else None
+    named = {rank for found in answer["findings"] if found["rule"] in NAMING_RULES for rank in found["ranks"]}
+    named |= set(answer["waiting"]["late_ranks"])
+    rule = RULES[case.cause] if set(case.late) <= set(case.readable) else None
     others = {name: share for name, share in shares.items() if name not in (rule, "late rank")}
     others = {name: share for name, share in others.items() if share >= TOLERANCE}
     unread = {Path(file).name for file in answer["unread"]}
     checks = {
-        "late rank named": case.late in named if rule and case.late is not None else None,
-        "no wrong rank named": named <= {case.late},
+        "late ranks named": set(case.late) <= named if rule and case.late else None,
+        "no wrong rank named": named <= set(case.late),
         "expected rule found": rule in shares if rule else None,
         "no finding of 5 % where nothing is wrong": not others if case.cause == "healthy" else None,
         "waiting not called known where files are missing": answer["waiting"]["known"] != "all",
@@ -638,7 +660,7 @@ def line_of(case: Case, mean: dict[str, float], row: Json) -> str:
             line += "!" if row["terms"][term] is False else " "
     if "terms" in row:
         found = {True: "yes", False: "no", None: "–"}[row["checks"]["expected rule found"]]
-        names = f"{','.join(map(str, row['named'])) or '–'}/{'–' if case.late is None else case.late}"
+        names = "/".join(",".join(map(str, ranks)) or "–" for ranks in (row["named"], case.late))
         line += f"{names:>8}{found:>5}{row['took_s']:7.1f}{row['peak_bytes'] / 2**20:6.0f}"
         return line + "".join(f"  {name} {share:.0%}" for name, share in row["others"].items())
     return line + (f"  {row['took_s']:.1f} s, {row['error']}" if "error" in row else "")

@@ -39,10 +39,10 @@ def _answer(case: Any, mean: dict[str, float]) -> dict[str, Any]:
     """What a command that knows the truth would say."""
     parts = {f"{name}_s": mean[name] for name in ("compute", "waiting", "copies", "idle_input", "idle_host")}
     parts |= {"exposed_s": mean["transfer"] + mean["waiting"], "idle_queued_s": mean["idle_other"]}
-    finding = {"rule": folders.RULES[case.cause], "share": 0.1, "rank": case.late}
+    finding = {"rule": folders.RULES[case.cause], "share": 0.1, "ranks": list(case.late)}
     return {
         "breakdown": parts,
-        "waiting": {"late_rank": case.late, "known": "bounds"},
+        "waiting": {"late_ranks": list(case.late), "known": "bounds"},
         "findings": [finding] if case.cause != "healthy" else [],
         "unread": {f"folder/{case.file(rank)}": "truncated" for rank in case.truncated},
     }
@@ -53,7 +53,7 @@ def test_cases_are_told_apart_and_can_be_simulated() -> None:
     assert len({case.name for case in cases}) == len({case.seed for case in cases}) == len(cases)
     for case in cases:
         assert case.ranks % case.inner == 0 and case.cause in folders.RULES
-        assert case.late is None or case.late < case.ranks
+        assert set(case.late) <= set(range(case.ranks))
 
 
 @pytest.mark.parametrize("case", [NEW, OLD], ids=["new", "old"])
@@ -69,7 +69,7 @@ def test_the_truth_accounts_for_all_time(case: Any) -> None:
 
 def test_the_late_rank_computes_longer_and_the_others_wait() -> None:
     steps = [folders.truth_of(rank)[-1] for rank in folders.simulate(NEW)]
-    late = steps.pop(NEW.late)
+    late = steps.pop(NEW.late[0])
     assert all(late["compute"] > 1.15 * step["compute"] for step in steps)
     assert all(late["waiting"] < 0.1 * step["waiting"] for step in steps)
 
@@ -108,7 +108,7 @@ def test_the_truth_itself_scores_in_full(tmp_path: Path) -> None:
 def test_wrong_terms_and_names_are_counted() -> None:
     mean = dict.fromkeys((*folders.PARTS.values(), "input", "idle"), 0.0) | {"compute": 0.9, "waiting": 0.1}
     answer = _answer(OLD, mean | {"compute": 0.8})
-    answer["waiting"]["late_rank"] = 3
+    answer["waiting"]["late_ranks"] = [3]
     answer["breakdown"]["waiting_s"] = None
     row = folders.scored(OLD, mean | {"step": 1.0}, answer)
     assert row["errors"]["compute"] == pytest.approx(-0.1) and row["terms"]["compute"] is False
