@@ -35,12 +35,12 @@ from typing import Any, NamedTuple
 Json = dict[str, Any]
 TOLERANCE = 0.05  # of a step
 TERMS = ("compute", "transfer", "waiting", "copies", "idle", "input")  # transfer: exposed, without waiting
-NAMING_RULES = ("late rank", "slow kernels on one rank", "late host on one rank")
+NAMING_RULES = ("late rank", "slower kernels than other ranks", "slower host than other ranks")
 RULES = {  # the finding that each cause should lead to
     "healthy": None,
-    "slow kernels": "slow kernels on one rank",
-    "late host": "late host on one rank",
-    "stalled host": "late host on one rank",
+    "slow kernels": "slower kernels than other ranks",
+    "late host": "slower host than other ranks",
+    "stalled host": "slower host than other ranks",
     "changing": "changing late rank",
     "spread": "changing late rank",
     "uneven": "uneven all-to-all",

@@ -73,13 +73,12 @@ def compared(job: Agreement, folder: Path) -> Row:
 
 
 def _late_s(waiting: Row) -> float | None:
-    """What late ranks cost per step: what a typical other rank waits for the one, or all wait on average."""
+    """What late ranks cost per step: what a typical other rank waits for them, or all wait on average."""
     if waiting["known"] != "all":
         return None
     waits_s = {rank: values["waits_s"] for rank, values in waiting["by_rank"].items()}
-    late = waiting["late_rank"]
-    if waiting["pattern"] == "one rank" and late is not None:
-        others_s = [value for rank, value in waits_s.items() if int(rank) != late]
+    if late := waiting["late_ranks"]:
+        others_s = [value for rank, value in waits_s.items() if int(rank) not in late]
         return float(statistics.median(others_s))
     return statistics.mean(waits_s.values()) if waits_s else 0.0
 

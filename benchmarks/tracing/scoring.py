@@ -57,16 +57,16 @@ def judged(case: Case, answer: Row) -> Row:
     expected = [finding for finding in named if finding["rule"] in case.expected]
     large = [finding for finding in findings if (finding["share"] or 0.0) >= MATTERS]
     alarms = [finding for finding in large if finding["rule"] not in (*case.expected, *case.allowed)]
-    ranks = [finding["rank"] for finding in expected]
+    ranks = [finding["ranks"] for finding in expected]
     return {
         "right": bool(expected) if case.expected else not alarms,
-        "rank_right": None if case.rank is None else case.rank in ranks,
+        "rank_right": None if case.rank is None else [case.rank] in ranks,
         "alarms": [finding["rule"] for finding in alarms] if case.is_healthy else [],
         "findings": [
             {
                 "rule": finding["rule"],
                 "share": finding["share"],
-                "rank": finding["rank"],
+                "ranks": finding["ranks"],
                 "cost_s": finding["cost_s"],
             }
             for finding in findings
@@ -123,8 +123,8 @@ def score_table(rows: Sequence[Row]) -> str:
 
 
 def _said(finding: Row) -> str:
-    rank = "" if finding["rank"] is None else f" of rank {finding['rank']}"
-    return f"{finding['rule']}{rank} {100 * (finding['share'] or 0.0):.0f} %"
+    ranks = f" of {', '.join(map(str, finding['ranks']))}" if finding["ranks"] else ""
+    return f"{finding['rule']}{ranks} {100 * (finding['share'] or 0.0):.0f} %"
 
 
 def _counts(rows: Sequence[Row]) -> list[str]:

@@ -1,6 +1,7 @@
 """Quantities in words: a number with its unit, the same in findings, tables and pages."""
 
 import math
+from collections.abc import Sequence
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -49,6 +50,18 @@ def counted(number: int, thing: str) -> str:
         return f"{number:,} {thing[:-1]}ies"
     ending = "" if number == 1 else "es" if thing.endswith(("h", "s")) else "s"
     return f"{number:,} {thing}{ending}"
+
+
+def numbered_ranks(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 8-15` where they follow each other, otherwise `ranks 3,7,9`."""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {rank_numbers(ranks)}"
+
+
+def rank_numbers(ranks: Sequence[int]) -> str:
+    """`8-15` where they follow each other, otherwise one by one."""
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ",".join(map(str, ranks))
 
 
 def data_rate(bytes_per_s: float) -> str:

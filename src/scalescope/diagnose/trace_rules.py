@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from scalescope.analysis.trace.job import CHANGING, JobTrace, Meeting, Traffic
 from scalescope.diagnose.finding import Abstention, Advice, Diagnosis, Evidence, Finding
 from scalescope.hardware.published import typical_busbw
-from scalescope.quantities import counted, data_rate, data_size, flop_rate, in_ms, percent
+from scalescope.quantities import counted, data_rate, data_size, flop_rate, in_ms, numbered_ranks, percent
 from scalescope.results.traces.job_trace import RankTrace
 from scalescope.results.traces.operations import Loop, Operation
 
@@ -62,10 +62,10 @@ class TraceFacts:
         *advice: str,
         evidence: Sequence[Evidence] = (),
         estimated: bool = False,
-        rank: int | None = None,
+        ranks: Sequence[int] = (),
     ) -> Finding:
         """A finding whose cost is that of a step."""
-        named = () if rank is None else (Evidence(name="rank", value=float(rank), source="traces"),)
+        named = tuple(Evidence(name="rank", value=float(rank), source="traces") for rank in ranks)
         return Finding(
             rule=rule,
             claim=claim,
@@ -75,7 +75,7 @@ class TraceFacts:
             estimated=estimated,
             evidence=(*named, *evidence),
             advice=tuple(Advice(label=label) for label in advice),
-            about="" if rank is None else f"rank {rank}",
+            about=numbered_ranks(ranks) if ranks else "",
         )
 
     def typical(self, *parts: str) -> float:
@@ -115,30 +115,36 @@ def waiting(facts: TraceFacts) -> Iterator[Result]:
     read = counted(len(job.numbered), "rank")
     partly = "" if waits.known == "all" else f" Only {read} were read, so this is a lower bound."
     evidence = [_ms("waiting for other ranks", waits.waiting_s)]
-    if waits.pattern == CHANGING or waits.late_rank is None:
+    if waits.pattern == CHANGING or not waits.late_ranks or waits.delay_s is None:
         yield facts.finding(
             "changing late rank",
-            f"Ranks wait {in_ms(waits.waiting_s)} per step for each other, for a different one each time."
-            f"{partly}",
+            f"Ranks wait {in_ms(waits.waiting_s)} per step for each other, and no rank or node is late in "
+            f"every step.{partly}",
             waits.waiting_s,
             "give all ranks equal work in each step: batches of equal length, sorted or packed samples",
             evidence=evidence,
         )
         return
-    rank = waits.late_rank
-    if _unevenness(job).rank == rank:
+    if _unevenness(job).rank in waits.late_ranks:
         return  # it has more to work on: the finding about that counts the waiting
-    rule, cause, advice = _cause_of_delay(job, rank)
-    late_s = waits.late_s[rank]
+    rule, cause, advice = _cause_of_delay(job, waits.late_ranks, waits.delay_s)
     yield facts.finding(
         rule,
-        f"Other ranks wait {in_ms(late_s)} per step longer than rank {rank} ({in_ms(waits.waiting_s)} on "
-        f"average over all ranks): {cause}.{partly}",
-        late_s,
+        f"Other ranks wait {in_ms(waits.delay_s)} per step longer than {numbered_ranks(waits.late_ranks)} "
+        f"({in_ms(waits.waiting_s)} on average over all ranks): {cause}.{partly}",
+        waits.delay_s,
         advice,
+        *_advice_on_node(waits.late_ranks),
         evidence=evidence,
-        rank=rank,
+        ranks=waits.late_ranks,
     )
+
+
+def _advice_on_node(ranks: Sequence[int]) -> Iterator[str]:
+    """Launchers number the ranks of a node one after the other."""
+    count = len(ranks)
+    if count in (2, 4, 8, 16) and ranks[0] % count == 0 and ranks[-1] - ranks[0] == count - 1:
+        yield f"{numbered_ranks(ranks)} may be one node: check its load, its clocks and its storage"
 
 
 def _is_of_pauses(job: JobTrace) -> bool:
@@ -149,51 +155,77 @@ def _is_of_pauses(job: JobTrace) -> bool:
     return bool(numbers) and inside_s > _MOST_IN_PAUSES * sum(waits)
 
 
-def _cause_of_delay(job: JobTrace, rank: int) -> tuple[str, str, str]:
-    """What the late rank has more of than the others: (rule, in words, advice)."""
-    own = job.numbered[rank]
-    others = [trace for number, trace in job.numbered.items() if number != rank]
+def _cause_of_delay(job: JobTrace, ranks: Sequence[int], delay_s: float) -> tuple[str, str, str]:
+    """What late ranks have more of than the others: (rule, in words, advice)."""
+    late = [job.numbered[rank] for rank in ranks]
+    others = [trace for rank, trace in job.numbered.items() if rank not in ranks]
+    each, named = ("it", f"rank {ranks[0]}") if len(ranks) == 1 else ("each", numbered_ranks(ranks))
 
     def more(*parts: str) -> float:
-        usual = statistics.median(sum(trace.mean(part) for part in parts) for trace in others)
-        return sum(own.mean(part) for part in parts) - usual
+        own, usual = (
+            statistics.median(sum(trace.mean(part) for part in parts) for trace in traces)
+            for traces in (late, others)
+        )
+        return own - usual
 
-    compute_s, input_s = more("compute_s"), more("idle_input_s")
-    host_s = more("idle_host_s", "idle_sync_s")
-    largest = max(compute_s, input_s, host_s)
-    if largest < _LEAST_CAUSE * job.waiting.late_s[rank]:
-        return "late rank", "its own step does not show why", "check the node of this rank"
-    if largest == input_s:
-        return (
-            "late rank",
-            f"it waits {in_ms(input_s)} longer for its samples",
-            f"check the storage and the loader processes of rank {rank}",
-        )
-    if largest == host_s:
-        return (
-            "late host on one rank",
-            f"its host launches work too late, {in_ms(host_s)} per step",
-            f"check what else runs on the cores of rank {rank}, and code that only this rank runs",
-        )
-    if not job.first.on_gpu:
-        return (
-            "late rank",
-            f"it computes {in_ms(compute_s)} longer",
-            f"compare the work and the cores of rank {rank} with those of the others",
-        )
-    kernels = own.facts["kernels_per_step"]
-    usual = statistics.median(trace.facts["kernels_per_step"] for trace in others)
+    causes = {
+        "compute": more("compute_s"),
+        "input": more("idle_input_s"),
+        "host": more("idle_host_s", "idle_sync_s"),
+        "copies": more("copies_s"),
+        "held back": more("idle_queued_s"),
+    }
+    cause = max(causes, key=causes.__getitem__)
+    extra_s = causes[cause]
+    if extra_s < _LEAST_CAUSE * delay_s:
+        return "late rank", "its trace does not show why", f"check the node of {named}"
+    if cause == "compute" and job.first.on_gpu:
+        return _cause_of_compute(late, others, extra_s, each, named)
+    longer = f"{in_ms(extra_s)} longer"
+    rule = "slower host than other ranks" if cause == "host" else "late rank"
+    words, advice = {
+        "compute": (
+            f"{each} computes {longer}",
+            f"compare the work and the cores of {named} with the others'",
+        ),
+        "input": (
+            f"{each} waits {longer} for samples",
+            f"check the storage and the loader processes of {named}",
+        ),
+        "host": (
+            f"{each} has a host that launches work too late, {in_ms(extra_s)} per step",
+            f"check what else runs on the cores of {named}, and code that only runs there",
+        ),
+        "copies": (
+            f"{each} copies {longer}",
+            f"check the PCIe link of {named} (nvidia-smi -q), and what only it copies",
+        ),
+        "held back": (
+            f"{each} has work that was launched and did not run, {longer}",
+            f"look at what the streams of {named} wait for, in Perfetto (ui.perfetto.dev)",
+        ),
+    }[cause]
+    return rule, words, advice
+
+
+def _cause_of_compute(
+    late: Sequence[RankTrace], others: Sequence[RankTrace], extra_s: float, each: str, named: str
+) -> tuple[str, str, str]:
+    """More kernels, or slower ones."""
+    kernels, usual = (
+        statistics.median(trace.facts["kernels_per_step"] for trace in traces) for traces in (late, others)
+    )
     if abs(kernels - usual) >= _OTHER_WORK * max(usual, 1.0):
         return (
             "late rank",
-            f"it has {kernels:.0f} kernels per step, the others {usual:.0f}, which take {in_ms(compute_s)} "
+            f"{each} has {kernels:.0f} kernels per step, the others {usual:.0f}, which take {in_ms(extra_s)} "
             "longer",
-            f"give rank {rank} as much work as the others",
+            f"give {named} as much work as the others",
         )
     return (
-        "slow kernels on one rank",
-        f"its kernels take {in_ms(compute_s)} longer, though it runs as many of them",
-        f"compare clocks, temperature and power of the GPU of rank {rank} with the others (nvidia-smi -q)",
+        "slower kernels than other ranks",
+        f"the kernels of {named} take {in_ms(extra_s)} longer, though as many run",
+        f"compare clocks, temperature and power of the GPU of {named} with the others (nvidia-smi -q)",
     )
 
 
@@ -245,7 +277,7 @@ def _loads(meeting: Meeting) -> dict[int, float]:
 def uneven_all_to_all(facts: TraceFacts) -> Iterator[Result]:
     job, found = facts.job, _unevenness(facts.job)
     waits = job.waiting
-    caused_s = waits.late_s[found.rank] if found.rank is not None and waits.late_rank == found.rank else 0.0
+    caused_s = waits.late_s[found.rank] if found.rank is not None and found.rank in waits.late_ranks else 0.0
     cost_s = min(found.lost_s + caused_s, job.breakdown["exposed_s"])  # lost time includes waiting for others
     if found.most < _UNEVEN or not facts.is_worth(cost_s):
         return
@@ -259,7 +291,7 @@ def uneven_all_to_all(facts: TraceFacts) -> Iterator[Result]:
         "balance what ranks exchange: expert capacity or an auxiliary loss, or tables sharded by traffic",
         evidence=(Evidence(name="most ÷ mean", value=found.most, source="traces"),),
         estimated=True,
-        rank=found.rank,
+        ranks=() if found.rank is None else (found.rank,),
     )
 
 
@@ -549,7 +581,7 @@ def pauses(facts: TraceFacts) -> Iterator[Result]:
         if rule == "compiling step"
         else "do such work less often, or in parallel with training (an asynchronous checkpoint)",
         evidence=(Evidence(name="longer than usual", value=extra_s, unit="s", source="traces"),),
-        rank=rank,
+        ranks=() if rank is None else (rank,),
     )
 
 

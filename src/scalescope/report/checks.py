@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from scalescope.analysis.checks.host import Check, gpus_text, nic_text, numa_text
 from scalescope.analysis.checks.nodes import Errors, HostChecks, NodeFacts, RankSite, node_facts, rank_sites
 from scalescope.experiment.machine import gpu_names
+from scalescope.quantities import rank_numbers
 from scalescope.report.numbers import MISSING, counted, data_size, percent
 from scalescope.report.section import Section, Table
 from scalescope.results.run import Run
@@ -182,7 +183,7 @@ def _sections_row(host_checks: HostChecks) -> tuple[str, ...]:
     memory = host_checks.machine.memory_bytes
     return (
         host_checks.host,
-        _numbers(host_checks.ranks),
+        rank_numbers(host_checks.ranks),
         gpu_names(host_checks.machine),
         str(host_checks.machine.cores),
         "unknown" if memory is None else data_size(memory),
@@ -190,13 +191,6 @@ def _sections_row(host_checks: HostChecks) -> tuple[str, ...]:
         host_checks.machine.torch_version,
         _state(host_checks.doubts),
     )
-
-
-def _numbers(ranks: tuple[int, ...]) -> str:
-    """`0-3` where they follow each other, otherwise one by one."""
-    if len(ranks) > 2 and ranks == tuple(range(ranks[0], ranks[-1] + 1)):
-        return f"{ranks[0]}-{ranks[-1]}"
-    return ",".join(map(str, ranks))
 
 
 def _sections_network(host_checks: HostChecks) -> str:

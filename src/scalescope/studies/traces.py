@@ -206,7 +206,7 @@ def _has_twice(read: Sequence[tuple[Path, RankTrace]]) -> bool:
 def _job_of(file: Path, trace: RankTrace) -> tuple[object, ...]:
     """What the files of one job have in common: our own end with launch and rank."""
     own = re.match(r"(.*)-\d+\.pt\.trace\.json", file.name)
-    stem = own[1] if own else _NUMBERS.sub("#", file.name)
+    stem = own[1] if own else _NUMBERS.sub("#", file.name.removesuffix(".gz"))
     return (trace.world_size, file.parent, stem)
 
 

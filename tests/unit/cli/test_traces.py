@@ -27,7 +27,7 @@ def test_explain_prints_a_line_for_what_it_cannot_read(run: Run, traces: Path, t
     data = json.loads((tmp_path / "t.json").read_text())
     assert (data["kind"], [rank["rank"] for rank in data["ranks"]]) == ("traces", [0, 1])
     assert list(data["unread"]) == ["traces/rank2.json"]
-    assert data["findings"][0]["rank"] == 1
+    assert data["findings"][0]["ranks"] == [1]
     told = ended.out + json.dumps(data)
     assert "train.py(12): train_step" in told  # of a path, the name of the file
     assert not [secret for secret in (*SECRETS, str(tmp_path)) if secret in told]

@@ -48,29 +48,49 @@ def rank_of(cause: Finding) -> float | str | None:
 
 
 @pytest.mark.parametrize(
-    ("part", "changes", "name"),
+    ("part", "changes", "name", "words"),
     [
-        ("compute_s", {}, "slow kernels on one rank"),
-        ("compute_s", {"facts": {"kernels_per_step": 103.0}}, "late rank"),
-        ("idle_host_s", {}, "late host on one rank"),
-        ("idle_sync_s", {}, "late host on one rank"),
-        ("idle_input_s", {}, "late rank"),
-        ("copies_s", {}, "late rank"),
+        ("compute_s", {}, "slower kernels than other ranks", "the kernels of rank 2"),
+        ("compute_s", {"facts": {"kernels_per_step": 103.0}}, "late rank", "it has 103 kernels"),
+        ("idle_host_s", {}, "slower host than other ranks", "a host that launches work too late"),
+        ("idle_sync_s", {}, "slower host than other ranks", "a host that launches work too late"),
+        ("idle_input_s", {}, "late rank", "for samples"),
+        ("copies_s", {}, "late rank", "it copies"),
+        ("idle_queued_s", {}, "late rank", "was launched and did not run"),
+        ("idle_between_s", {}, "late rank", "does not show why"),
     ],
-    ids=["kernels", "work", "host", "synchronizing host", "samples", "something else"],
+    ids=["kernels", "work", "host", "synchronizing host", "samples", "copies", "held back", "something else"],
 )
-def test_a_late_rank_costs_what_the_others_wait(part: str, changes: Mapping[str, Any], name: str) -> None:
+def test_a_late_rank_costs_what_the_others_wait(
+    part: str, changes: Mapping[str, Any], name: str, words: str
+) -> None:
     cause = found(rules.waiting, changed(meeting_job(LATE, part=part), 2, **changes))
     assert (cause.rule, rank_of(cause), cause.about) == (name, 2, "rank 2")
+    assert words in cause.claim
     assert cause.cost_s == pytest.approx(0.02)
     assert cause.share == pytest.approx(0.02 / 0.11)
 
 
 def test_a_difference_that_explains_little_of_the_delay_is_not_its_cause() -> None:
-    """Rank 2 is late by 19 ms of copies and by 1 ms of compute."""
-    steps = (step(0.11, exposed_s=0.01, copies_s=0.019),) * 4
-    cause = found(rules.waiting, changed(meeting_job(LATE, part="copies_s"), 2, steps=steps))
+    """Rank 2 is late by 19 ms between kernels and by 1 ms of compute."""
+    steps = (step(0.11, exposed_s=0.01, idle_between_s=0.019),) * 4
+    cause = found(rules.waiting, changed(meeting_job(LATE, part="idle_between_s"), 2, steps=steps))
     assert (cause.rule, rank_of(cause)) == ("late rank", 2)
+    assert "does not show why" in cause.claim
+
+
+def test_the_ranks_of_a_slow_node_are_one_finding() -> None:
+    cause = found(rules.waiting, meeting_job([*[[0.0] * 4] * 4, *[[0.02] * 4] * 4]))
+    assert (cause.rule, cause.about) == ("slower kernels than other ranks", "ranks 4-7")
+    assert [each.value for each in cause.evidence if each.name == "rank"] == [4.0, 5.0, 6.0, 7.0]
+    assert cause.cost_s == pytest.approx(0.02)
+    assert cause.advice[-1].label.startswith("ranks 4-7 may be one node")
+
+
+def test_late_ranks_that_do_not_follow_each_other_are_no_node() -> None:
+    cause = found(rules.waiting, meeting_job([[0.0] * 4, [0.02] * 4, [0.0] * 4, [0.0] * 4, [0.02] * 4]))
+    assert cause.about == "ranks 1,4"
+    assert not any("node" in advice.label for advice in cause.advice)
 
 
 def test_a_rank_without_a_gpu_has_no_kernels_that_are_slow() -> None:
@@ -121,7 +141,7 @@ def test_an_uneven_all_to_all_costs_what_one_rank_has_beyond_the_mean() -> None:
 
 def test_the_rank_with_more_to_work_on_is_not_called_late_too() -> None:
     job = dispatching([UNEVEN] * 4, late_s=0.01)
-    assert job.waiting.late_rank == 3
+    assert job.waiting.late_ranks == (3,)
     assert result_of(rules.waiting, job) is None
     cause = found(rules.uneven_all_to_all, job)
     assert cause.cost_s is not None

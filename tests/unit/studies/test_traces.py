@@ -23,9 +23,9 @@ def test_the_ranks_of_a_folder_are_explained_together(tmp_path: Path) -> None:
     job = explained.job
     assert (list(job.numbered), job.unread, job.is_complete) == ([0, 1], {}, True)
     assert job.step_times_s == pytest.approx([0.095, 0.1])
-    assert (job.waiting.known, job.waiting.late_rank) == ("all", 1)
+    assert (job.waiting.known, job.waiting.late_ranks) == ("all", (1,))
     assert job.waiting.waiting_s == pytest.approx(0.01)
-    assert explained.diagnosis.findings[0].rule == "slow kernels on one rank"
+    assert explained.diagnosis.findings[0].rule == "slower kernels than other ranks"
     assert read == [(1, 2), (2, 2)]
 
 
@@ -70,6 +70,13 @@ def test_a_rank_is_read_once(tmp_path: Path) -> None:
     job = read_job([tmp_path])
     assert list(job.numbered) == [0, 1]
     assert list(job.unread) == [str(tmp_path / "step20_rank0.json")]
+
+
+def test_packed_and_plain_files_are_of_one_job(tmp_path: Path) -> None:
+    for rank, ending in enumerate(("json", "json.gz", "json")):
+        write_rank(tmp_path / f"trace_rank{rank}.{ending}", rank, 3)
+    write_rank(tmp_path / "other.json", 0, 2)
+    assert list(read_job([tmp_path]).numbered) == [0, 1, 2]
 
 
 def test_the_name_of_a_file_tells_its_rank_where_the_trace_does_not(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ Only durations are compared, never clocks.
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -23,8 +23,9 @@ from scalescope.results.traces.collectives import (
 from scalescope.results.traces.job_trace import SUM_PARTS, RankTrace
 
 Known = Literal["all", "bounds", "none"]
-ONE, CHANGING = "one rank", "changing"
-_MOST_OF = 0.6  # of the waiting of others, which the one late rank does not have
+SAME, CHANGING = "same ranks", "changing"
+_MOST_OF = 0.6  # of the waiting of others, which a late rank does not have
+_LEAST_GAP = 0.2  # of the waiting of others, between the late ranks and the next one
 _LEAST_WAITING = 0.02  # of a step: less is the jitter of every job
 _CERTAIN = 3.0  # standard errors
 _DIMENSIONS = {
@@ -99,8 +100,9 @@ class Waiting:
     by_rank: Mapping[int, float] = field(default_factory=dict)  # how long each waits
     late_s: Mapping[int, float] = field(default_factory=dict)  # how much longer the others wait than each
     by_step: tuple[float, ...] = ()  # the mean over ranks
-    late_rank: int | None = None  # that the others wait for, in most steps
-    late_share: float | None = None  # of the others' waiting, what the rank that waits least does not have
+    late_ranks: tuple[int, ...] = ()  # that all others wait for, in every step: one, or those of a slow node
+    delay_s: float | None = None  # how much longer the others wait than these, or than the least waiting one
+    late_share: float | None = None  # of the others' waiting, what these ranks do not have
     pattern: str | None = None
 
 
@@ -234,22 +236,23 @@ class JobTrace:
         waiting_s = statistics.fmean(waits.values())
         complete = all(meeting.is_complete for meeting in self.meetings)
         # A delay spreads: who waited for the late rank is late for others. But they waited, and it did not.
-        late = {rank: max(0.0, _mean_of_others(waits, rank) - wait_s) for rank, wait_s in waits.items()}
-        worst = min(waits, key=waits.__getitem__)
-        others_s = _mean_of_others(waits, worst)
-        share = late[worst] / others_s if others_s > 0.0 else None
+        late = {rank: max(0.0, _mean_of_others(waits, (rank,)) - wait_s) for rank, wait_s in waits.items()}
+        together = _late_together(waits, [by_step[step] for step in range(steps)])
+        last = together or (min(waits, key=waits.__getitem__),)
+        others_s = _mean_of_others(waits, last)
+        delay_s = others_s - statistics.fmean(waits[rank] for rank in last)
         pattern = None
-        if share is not None and waiting_s >= _LEAST_WAITING * self.step_s:
-            delays = [_mean_of_others(by_step[step], worst) - by_step[step][worst] for step in range(steps)]
-            pattern = ONE if share >= _MOST_OF and _is_steady(delays) else CHANGING
+        if others_s > 0.0 and waiting_s >= _LEAST_WAITING * self.step_s:
+            pattern = SAME if together else CHANGING
         return Waiting(
             known="all" if complete and self._all_matched else "bounds",
             waiting_s=waiting_s,
             by_rank=waits,
             late_s=late,
             by_step=tuple(statistics.fmean(by_step[step].values()) for step in range(steps)),
-            late_rank=worst if pattern == ONE else None,
-            late_share=share,
+            late_ranks=together if pattern == SAME else (),
+            delay_s=delay_s,
+            late_share=delay_s / others_s if others_s > 0.0 else None,
             pattern=pattern,
         )
 
@@ -321,8 +324,29 @@ class JobTrace:
         )
 
 
-def _mean_of_others(waits: Mapping[int, float], rank: int) -> float:
-    return (math.fsum(waits.values()) - waits[rank]) / (len(waits) - 1)
+def _mean_of_others(waits: Mapping[int, float], ranks: Collection[int]) -> float:
+    return statistics.fmean(wait_s for rank, wait_s in waits.items() if rank not in ranks)
+
+
+def _late_together(waits: Mapping[int, float], by_step: Sequence[Mapping[int, float]]) -> tuple[int, ...]:
+    """The ranks that wait little while the others wait for them, in every step: one, or those of a slow node;
+    at most half of all. They end where the next rank waits the most longer."""
+    order = sorted(waits, key=waits.__getitem__)
+    gaps = [waits[order[count]] - waits[order[count - 1]] for count in range(1, len(order) // 2 + 1)]
+    for count in sorted(range(1, len(gaps) + 1), key=lambda count: -gaps[count - 1]):
+        late = frozenset(order[:count])
+        others_s = _mean_of_others(waits, late)
+        if gaps[count - 1] < _LEAST_GAP * others_s or others_s <= 0.0:
+            return ()
+        if waits[order[count - 1]] > (1.0 - _MOST_OF) * others_s:
+            continue
+        usual_s = [_mean_of_others(step, late) for step in by_step]
+        delays = {
+            rank: [usual - step[rank] for usual, step in zip(usual_s, by_step, strict=True)] for rank in late
+        }
+        if all(map(_is_steady, delays.values())):
+            return tuple(sorted(late))
+    return ()
 
 
 def _is_steady(delays: Sequence[float]) -> bool:

@@ -33,6 +33,7 @@ PARTS = {
 }
 _PARTS_ON_CPU = {**PARTS, "idle_host_s": "between operations"}
 _MOST_RANKS = 16  # on the screen
+_MOST_BARS = 64  # in the figure
 _MOST_OPERATIONS = 10
 _MOST_GROUPS = 8
 _LEAST_SHARE = 0.0005
@@ -123,13 +124,18 @@ def _ranks(job: JobTrace) -> tuple[Section, ...]:
     """Each rank, where there are several."""
     if len(job.numbered) < 2:
         return ()
-    by_need = sorted(job.numbered, key=lambda rank: -job.waiting.late_s.get(rank, 0.0))
-    shown = sorted(by_need[:_MOST_RANKS])
+    shown = _most_late(job, _MOST_RANKS)
     columns = ("rank", "step", "compute", "exposed", "waits", "copies", "idle")
     rows = tuple(_rank_row(job, rank) for rank in shown)
     hidden = len(job.numbered) - len(shown)
     lines = (f"{counted(hidden, 'more rank')} in the data (--json).",) if hidden else ()
     return (Section(title="Ranks, ms per step", table=Table(columns=columns, rows=rows), lines=lines),)
+
+
+def _most_late(job: JobTrace, most: int) -> list[int]:
+    """Ranks in their order; where there are too many, those that others wait for longest."""
+    by_need = sorted(job.numbered, key=lambda rank: -job.waiting.late_s.get(rank, 0.0))
+    return sorted(by_need[:most])
 
 
 def _rank_row(job: JobTrace, rank: int) -> tuple[str, ...]:
@@ -224,7 +230,7 @@ def short_name(name: str) -> str:
 
 def job_figure(job: JobTrace) -> Figure:
     """A step of every rank as a stack of its parts."""
-    shown = list(job.numbered)[:64]
+    shown = _most_late(job, _MOST_BARS)
     words = PARTS if job.first.on_gpu else _PARTS_ON_CPU
     parts = [part for part in SUM_PARTS if job.breakdown[part] >= _LEAST_SHARE * job.step_s]
     series = tuple(
@@ -271,7 +277,7 @@ def job_json(job: JobTrace, diagnosis: Diagnosis) -> dict[str, Any]:
         "waiting": {
             "known": waits.known,
             "waiting_s": waits.waiting_s,
-            "late_rank": waits.late_rank,
+            "late_ranks": list(waits.late_ranks),
             "late_share": waits.late_share,
             "pattern": waits.pattern,
             "by_rank": {
@@ -331,14 +337,13 @@ def _operation_json(row: Operation) -> dict[str, Any]:
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
-    rank = next((each.value for each in finding.evidence if each.name == "rank"), None)
     return {
         "rule": finding.rule,
         "claim": finding.claim,
         "cost_s": finding.cost_s,
         "share": finding.share,
         "estimated": finding.estimated,
-        "rank": None if rank is None else int(rank),
+        "ranks": [int(each.value) for each in finding.evidence if each.name == "rank"],
         "evidence": [
             {"name": each.name, "value": each.value, "unit": each.unit} for each in finding.evidence
         ],

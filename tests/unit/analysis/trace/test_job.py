@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scalescope.analysis.trace.job import CHANGING, ONE, JobTrace, Known
+from scalescope.analysis.trace.job import CHANGING, SAME, JobTrace, Known
 from scalescope.results.traces.collectives import Exchange, Group
 from tests.builders.rank_traces import changed, exchange, job_of, meeting_job, rank_trace, step
 
@@ -33,16 +33,16 @@ def test_where_all_ranks_were_read_waiting_is_known() -> None:
     assert waits.by_rank == pytest.approx({0: 0.02, 1: 0.02, 2: 0.0})
     assert waits.waiting_s == pytest.approx(0.04 / 3)
     assert waits.by_step == pytest.approx((0.04 / 3,) * 4)
-    assert (waits.pattern, waits.late_rank) == (ONE, 2)
+    assert (waits.pattern, waits.late_ranks) == (SAME, (2,))
     assert waits.late_s == pytest.approx({0: 0.0, 1: 0.0, 2: 0.02})
-    assert waits.late_share == pytest.approx(1.0)
+    assert (waits.delay_s, waits.late_share) == pytest.approx((0.02, 1.0))
 
 
 @pytest.mark.parametrize("groups", [(), (ALL_FOUR,)])
 def test_some_ranks_tell_how_long_others_wait_at_least(groups: tuple[Group, ...]) -> None:
     name = ALL_FOUR.name if groups else ""
     job = meeting_job([*LATE, [0.03] * 4], ranks=4, groups=groups, group=name)
-    assert (job.waiting.known, job.waiting.late_rank) == ("all", 3)
+    assert (job.waiting.known, job.waiting.late_ranks) == ("all", (2, 3))
     some = job_of(*job.ranks[:3])
     assert (some.waiting.known, some.is_complete, some.world_size) == ("bounds", False, 4)
     assert some.waiting.by_rank == pytest.approx({0: 0.02, 1: 0.02, 2: 0.0})
@@ -63,7 +63,7 @@ def test_one_rank_tells_nothing_of_waiting() -> None:
         ([[0.0] * 4, [0.0] * 4, [0.04, 0.0, 0.0, 0.0]], CHANGING),  # in one step only
         ([[0.0] * 16, [0.0, 0.018] * 8, [0.01] * 16], CHANGING),  # always late, but it waits too
         ([[0.0] * 4, [0.0] * 4, [0.001] * 4], None),  # too little to mention
-        ([[0.0] * 4, [0.001] * 4, [0.02, 0.03, 0.02, 0.01]], ONE),
+        ([[0.0] * 4, [0.001] * 4, [0.02, 0.03, 0.02, 0.01]], SAME),
     ],
     ids=["in turn", "once", "two", "jitter", "one"],
 )
@@ -72,7 +72,22 @@ def test_only_a_rank_that_others_wait_for_in_every_step_is_the_late_one(
 ) -> None:
     waits = meeting_job(late_s).waiting
     assert waits.pattern == pattern
-    assert waits.late_rank == (2 if pattern == ONE else None)
+    assert waits.late_ranks == ((2,) if pattern == SAME else ())
+
+
+@pytest.mark.parametrize(
+    ("late_s", "late"),
+    [
+        ([*[[0.0] * 4] * 4, *[[0.02] * 4] * 4], (4, 5, 6, 7)),  # a slow node
+        ([[0.0] * 4, [0.02] * 4, [0.0] * 4, [0.0] * 4, [0.019] * 4], (1, 4)),
+        ([[0.0] * 4, [0.02] * 4, [0.0] * 4, [0.0] * 4, [0.004] * 4], (1,)),  # it waits as well
+        ([[0.02] * 4, [0.02] * 4, [0.02] * 4, [0.0] * 4], ()),  # one is early, which costs nothing
+        ([*[[0.0] * 4] * 3, [0.02] * 4, [0.02, 0.0, 0.02, 0.02]], (3,)),  # in all steps but one
+    ],
+    ids=["node", "two", "one", "early", "most steps"],
+)
+def test_several_ranks_are_late_together(late_s: Sequence[Sequence[float]], late: tuple[int, ...]) -> None:
+    assert meeting_job(late_s).waiting.late_ranks == late
 
 
 def test_waiting_that_compute_hides_costs_nothing() -> None:
@@ -140,7 +155,7 @@ def test_ranks_of_a_group_are_compared_with_each_other_alone() -> None:
     assert sorted(sorted(meeting.times_s) for meeting in job.meetings) == [[0, 1], [0, 2], [1, 3], [2, 3]]
     assert job.waiting.known == "all"
     assert job.waiting.by_rank == pytest.approx({0: 0.02, 1: 0.02, 2: 0.02, 3: 0.0})
-    assert job.waiting.late_rank == 3  # rank 2 was late as well, but it waited itself
+    assert job.waiting.late_ranks == (3,)  # rank 2 was late as well, but it waited itself
 
 
 def test_dimensions_of_equal_size_are_told_apart() -> None:

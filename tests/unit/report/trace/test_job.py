@@ -55,7 +55,7 @@ def test_data_holds_all_that_is_known() -> None:
         "is_marked": True,
     }
     waiting = data["waiting"]
-    assert (waiting["known"], waiting["late_rank"], waiting["pattern"]) == ("bounds", 2, "one rank")
+    assert (waiting["known"], waiting["late_ranks"], waiting["pattern"]) == ("bounds", [2], "same ranks")
     assert waiting["by_rank"]["0"] == {"waits_s": pytest.approx(0.02), "late_s": 0.0}
     assert [rank["waiting_s"] for rank in data["ranks"]] == [None] * 3  # at least, so not by rank
     (group,) = data["groups"]
@@ -64,7 +64,7 @@ def test_data_holds_all_that_is_known() -> None:
     assert (reduced["algbw_gbs"], reduced["busbw_gbs"]) == (pytest.approx(40.0), pytest.approx(60.0))
     assert [row["line"] for row in data["operations"]] == ["model.py(31): forward", None]
     late, *_ = data["findings"]
-    assert (late["rule"], late["rank"]) == ("slow kernels on one rank", 2)
+    assert (late["rule"], late["ranks"]) == ("slower kernels than other ranks", [2])
     assert late["cost_s"] == pytest.approx(0.0195)
     assert {each["rule"] for each in data["abstentions"]} == {"batchable loops"}
 
