@@ -23,7 +23,9 @@ def scaled() -> AnalyzedRun:
 
 @pytest.mark.parametrize("trials", _STORED, ids=lambda path: path.parent.name)
 def test_reports_of_stored_runs_agree_with_themselves(trials: Path) -> None:
-    assert disagreements(AnalyzedRun(load_run(trials.parent))) == ()
+    run = load_run(trials.parent)
+    assert run.results
+    assert disagreements(AnalyzedRun(run)) == ()
 
 
 def test_a_report_that_agrees_says_nothing(scaled: AnalyzedRun) -> None:
