@@ -76,9 +76,9 @@ def test_both_schemes_can_be_read(opened: Any) -> None:
 def test_the_button_switches_between_light_and_dark(opened: Any) -> None:
     view = opened(color_scheme="light")
     before = view.colour("backgroundColor")
-    view.page.get_by_role("button", name="Light / dark: switch the theme").click()
+    view.page.get_by_role("button", name="Light or dark").click()
     assert view.colour("backgroundColor") != before
-    view.page.get_by_role("button", name="Light / dark: switch the theme").press("Enter")
+    view.page.get_by_role("button", name="Light or dark").press("Enter")
     assert view.colour("backgroundColor") == before
 
 

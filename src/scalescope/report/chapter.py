@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
-from scalescope.report.section import Figure, Section
+from scalescope.report.section import Figure, KeyFigure, Section
 
 Part = TypeVar("Part", Section, Figure)
 VERDICT = "verdict"  # the chapter that is the first screen
@@ -21,6 +21,7 @@ class Chapter:
     order: int
     sections: tuple[Section, ...] = ()
     figures: tuple[Figure, ...] = ()
+    key_figures: tuple[KeyFigure, ...] = ()  # below the first section
     problem: str | None = None  # why it could not be made
 
 
@@ -59,10 +60,20 @@ def with_first_screen(chapters: Sequence[Chapter], verb: str = "") -> tuple[Chap
 
 
 def answer_chapters(
-    first: Sequence[Section], rest: Sequence[Section], figures: Sequence[Figure | None]
+    first: Sequence[Section],
+    rest: Sequence[Section],
+    figures: Sequence[Figure | None],
+    key_figures: Sequence[KeyFigure] = (),
 ) -> tuple[Chapter, ...]:
     """The chapters of an answer other than a run: the verdict, a figure and what to do; then the rest."""
     drawn = tuple(figure for figure in figures if figure is not None)
-    verdict = Chapter(name=VERDICT, title="Summary", order=0, sections=tuple(first), figures=drawn[:1])
+    verdict = Chapter(
+        name=VERDICT,
+        title="Summary",
+        order=0,
+        sections=tuple(first),
+        figures=drawn[:1],
+        key_figures=tuple(key_figures),
+    )
     details = Chapter(name="details", title="Details", order=1, sections=tuple(rest), figures=drawn[1:])
     return (verdict, details) if rest or details.figures else (verdict,)

@@ -59,6 +59,18 @@ class Section:
     details: tuple[str, ...] = ()  # shown on request (-v)
 
 
+Tone = Literal["good", "fair", "poor", "uncertain"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFigure:
+    """A number in large type: `1.60×`, and what it is in a few words."""
+
+    value: str
+    label: str
+    tone: Tone | None = None  # a colour beside the words; None where there is nothing to judge
+
+
 # ---- Figure: a picture as data. One renderer draws it for paper and page; its table is made of it too
 
 

@@ -17,6 +17,7 @@ from scalescope.errors import BadInput
 from scalescope.report.chapter import Chapter, answer_chapters
 from scalescope.report.comm.nccl_tests import parse, read_output
 from scalescope.report.consistency import disagreement_section, prediction_disagreements
+from scalescope.report.key_figures import prediction_figures
 from scalescope.report.prediction.as_json import answer_json
 from scalescope.report.prediction.figures import efficiency_figure, timeline_figure
 from scalescope.report.prediction.ledger import ledger_json, ledger_section
@@ -159,7 +160,12 @@ def predict(path: Path, request: PredictionRequest, network: str | None = None) 
     ]
     return PredictReport(
         sections=(*disagreements, *sections),
-        chapters=answer_chapters((*disagreements, *map(prediction_verdict, answers[:1])), sections, figures),
+        chapters=answer_chapters(
+            (*disagreements, *map(prediction_verdict, answers[:1])),
+            sections,
+            figures,
+            () if disagreements else prediction_figures(answers[0]),
+        ),
         data={"run": str(path), "network": network, "predictions": [answer_json(each) for each in answers]},
         warnings=warnings,
     )

@@ -12,6 +12,7 @@ from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import Chapter, answer_chapters, with_first_screen
 from scalescope.report.chapters import chapters_of
 from scalescope.report.findings import first_finding
+from scalescope.report.key_figures import trace_figures
 from scalescope.report.performance import NOTHING, performance_text
 from scalescope.report.render.cells import write_scalars
 from scalescope.report.render.drawing import WIDTHS_IN, check_drawing, save
@@ -110,7 +111,7 @@ def _report_of_traces(roots: Sequence[Path], out: Path | None, options: ReportOp
     explained = explain_traces(roots)
     job, diagnosis = explained.job, explained.diagnosis
     first = (Section(lines=(traces_verdict(job),)), *first_finding(diagnosis))
-    chapters = answer_chapters(first, explained.sections, (job_figure(job),))
+    chapters = answer_chapters(first, explained.sections, (job_figure(job),), trace_figures(job, diagnosis))
     texts: dict[str, str] = {}
     title = options.title or f"scalescope: traces of {traces_headline(job)}"
     if "html" in options.formats:

@@ -22,6 +22,7 @@ from scalescope.interpreter import python_module
 from scalescope.quantities import counted
 from scalescope.report.chapter import Chapter, answer_chapters
 from scalescope.report.findings import findings_section
+from scalescope.report.key_figures import trace_change_figures
 from scalescope.report.section import Section
 from scalescope.report.trace.changes import (
     changes_figure,
@@ -227,5 +228,7 @@ def compare_traces(old: Path, new: Path, progress: Progress = lambda done, of: N
     return ComparedTraces(
         sections=sections,
         data=changes_json(changes),
-        chapters=answer_chapters((verdict,), sections, (changes_figure(changes),)),
+        chapters=answer_chapters(
+            (verdict,), sections, (changes_figure(changes),), trace_change_figures(changes)
+        ),
     )

@@ -3,6 +3,7 @@
 from scalescope.report.analyzed_run import AnalyzedRun, ReportInput
 from scalescope.report.chapter import VERDICT, Chapter, titled_by_run
 from scalescope.report.findings import first_finding
+from scalescope.report.key_figures import run_figures
 from scalescope.report.performance import headline
 from scalescope.report.section import Section
 from scalescope.report.tuning.code import stored_code
@@ -28,7 +29,8 @@ def chapter(report_input: ReportInput) -> Chapter | None:
         report_input, [(analyzed, part) for analyzed in analyzed_runs for part in _to_do(analyzed)][:1]
     )
     sections = (Section(lines=lines, details=details), *first)
-    return Chapter(name=VERDICT, title="Summary", order=10, sections=sections)
+    key_figures = run_figures(analyzed_runs[0]) if len(headlines) == 1 else ()
+    return Chapter(name=VERDICT, title="Summary", order=10, sections=sections, key_figures=key_figures)
 
 
 def _to_do(analyzed: AnalyzedRun) -> tuple[Section, ...]:

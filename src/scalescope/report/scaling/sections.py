@@ -254,7 +254,7 @@ def _communication_ms(row: ScalingRow) -> str:
 def _efficiency(row: ScalingRow) -> str:
     if row.is_baseline:
         return MISSING
-    return f"{_UNSURE if _is_doubtful(row) else ''}{percent(row.efficiency.value)}"
+    return f"{_UNSURE if is_doubtful(row) else ''}{percent(row.efficiency.value)}"
 
 
 def _interval(row: ScalingRow) -> str:
@@ -302,10 +302,10 @@ def _doubt(rows: Sequence[ScalingRow]) -> str:
     """Why the sentence about these rows is uncertain; empty where it is not."""
     if any(row.configuration.is_disturbed for row in rows):
         return ", on a busy machine"
-    return "; uncertain, because launches differ too much" if any(map(_is_doubtful, rows)) else ""
+    return "; uncertain, because launches differ too much" if any(map(is_doubtful, rows)) else ""
 
 
-def _is_doubtful(row: ScalingRow) -> bool:
+def is_doubtful(row: ScalingRow) -> bool:
     """Whether the interval is so wide that another run may rate it differently."""
     share = row.efficiency
     if share.low is None or share.high is None:

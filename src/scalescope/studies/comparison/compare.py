@@ -34,6 +34,7 @@ from scalescope.report.comparison.two_runs import (
     what_decides,
 )
 from scalescope.report.comparison.variants import sides_text
+from scalescope.report.key_figures import comparison_figures
 from scalescope.report.numbers import counted
 from scalescope.report.section import Section
 from scalescope.results.run import Run, load_run
@@ -101,7 +102,9 @@ def report_of_comparison(compared: Compared, *, fail_inconclusive: bool) -> Comp
         sections=sections,
         data=comparison_json(compared),
         exit_code=exit_code,
-        chapters=answer_chapters((sections[0], *to_do), rest, (comparison_figure(compared),)),
+        chapters=answer_chapters(
+            (sections[0], *to_do), rest, (comparison_figure(compared),), comparison_figures(comparison)
+        ),
     )
 
 
