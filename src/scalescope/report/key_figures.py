@@ -5,6 +5,7 @@ Each is a quantity that the verdict, a table or a finding has too, read from the
 
 from collections.abc import Iterable
 
+from scalescope.analysis.commands import batch_text
 from scalescope.analysis.comparison.runs import RunComparison
 from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.prediction.answer import PredictionAnswer
@@ -64,11 +65,13 @@ def _scaled(rows: Iterable[ScalingRow]) -> Iterable[KeyFigure]:
     """The largest number of ranks, where it scales best."""
     scaled = [row for row in rows if not row.is_baseline]
     most = max(row.ranks for row in scaled)
-    best = max((row for row in scaled if row.ranks == most), key=lambda row: row.efficiency.value)
+    at_most = [row for row in scaled if row.ranks == most]
+    best = max(at_most, key=lambda row: row.efficiency.value)
+    at_batch = f" at {batch_text(best.trial)}" if len({row.batch for row in at_most}) > 1 else ""
     ideal = f"{best.ranks / best.baseline_ranks:g}×"
     yield KeyFigure(
         value=f"{best.speedup.value:.2f}×",
-        label=f"speed of {counted(best.ranks, 'rank')}{_interval(best.speedup)}, ideal {ideal}",
+        label=f"speed of {counted(best.ranks, 'rank')}{at_batch}{_interval(best.speedup)}, ideal {ideal}",
         tone="uncertain" if is_doubtful(best) else _TONES.get(best.reading),
     )
     if not best.trial.oversubscribe:

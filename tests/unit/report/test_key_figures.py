@@ -25,7 +25,9 @@ def test_scaling_shows_the_largest_world_size_at_its_best() -> None:
     analyzed = AnalyzedRun(make_run(make_trials(world_size=[1, 2], batch_size=[16, 64])))
     best = max(analyzed.rows, key=lambda row: (row.ranks, row.efficiency.value))
     speed, efficiency, rate = run_figures(analyzed)
-    assert speed.value == f"{best.speedup.value:.2f}×" and speed.label.startswith("speed of 2 ranks")
+    assert speed.value == f"{best.speedup.value:.2f}×" and speed.label.startswith(
+        f"speed of 2 ranks at batch {best.batch}"
+    )
     assert efficiency.value == f"{round(100 * best.efficiency.value)} %"
     assert rate.value == f"{best.configuration.speed.value:,.0f}"
 
