@@ -113,7 +113,14 @@ def prediction_figures(answer: PredictionAnswer) -> tuple[KeyFigure, ...]:
     )
     worth = answer.most_worth
     most = "none" if worth is None else f"{worth:,}"
-    return (efficiency, KeyFigure(value=most, label="ranks are worth it", tone=None if worth else "poor"))
+    return (
+        efficiency,
+        KeyFigure(
+            value=most,
+            label="of these numbers of ranks are worth it" if worth is None else "ranks are worth it",
+            tone=None if worth else "poor",
+        ),
+    )
 
 
 def trace_figures(job: JobTrace, diagnosis: Diagnosis) -> tuple[KeyFigure, ...]:

@@ -161,10 +161,10 @@ def predict(path: Path, request: PredictionRequest, network: str | None = None) 
     return PredictReport(
         sections=(*disagreements, *sections),
         chapters=answer_chapters(
-            (*disagreements, *map(prediction_verdict, answers[:1])),
+            (*disagreements, prediction_verdict(answers)),
             sections,
             figures,
-            () if disagreements else prediction_figures(answers[0]),
+            prediction_figures(answers[0]) if len(answers) == 1 and not disagreements else (),
         ),
         data={"run": str(path), "network": network, "predictions": [answer_json(each) for each in answers]},
         warnings=warnings,

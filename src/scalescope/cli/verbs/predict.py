@@ -80,7 +80,7 @@ def command(**arguments: Any) -> None:
     for warning in report.warnings:
         click.echo(warning, err=True)
     source = "the ledger" if arguments["ledger"] else str(arguments["run"] or _NEWEST)
-    show_and_write(report, arguments, f"scalescope: predicted from {source}", source)
+    show_and_write(report, arguments, f"scalescope: predicted from {Path(source).name}", source)
 
 
 def _report(arguments: dict[str, Any]) -> "PredictReport":

@@ -37,16 +37,23 @@ def prediction_sections(answer: PredictionAnswer) -> tuple[Section, ...]:
     return (*_contradiction_section(answer), prediction_section(answer), *_changes_section(answer))
 
 
-def prediction_verdict(answer: PredictionAnswer) -> Section:
-    """The answer in a sentence, and the single change that is predicted to gain most."""
+def prediction_verdict(answers: Sequence[PredictionAnswer]) -> Section:
+    """Each job's answer in a sentence; of one job also the single change that is predicted to gain most."""
+    if len(answers) == 1:
+        return Section(lines=_verdict_lines(answers[0]))
+    lines = tuple(f"{prediction_title(answer)}: {_verdict_lines(answer)[0]}" for answer in answers)
+    return Section(lines=lines[:_MOST_JOBS], details=lines[_MOST_JOBS:])
+
+
+def _verdict_lines(answer: PredictionAnswer) -> tuple[str, ...]:
     if answer.contradiction is not None:
-        return Section(lines=(contradiction_line(answer.contradiction),))
+        return (contradiction_line(answer.contradiction),)
     best = max(answer.changes, key=lambda change: change.gain, default=None)
     what_if = ""
     if best is not None and answer.changed_at is not None and best.gain >= _LEAST_GAIN:
         ranks = counted(answer.changed_at, "rank")
         what_if = f"Most promising single change: {best.name} ({signed_percent(best.gain)} on {ranks})."
-    return Section(lines=tuple(filter(None, (worth_line(answer), what_if))))
+    return tuple(filter(None, (worth_line(answer), what_if)))
 
 
 def _contradiction_section(answer: PredictionAnswer) -> tuple[Section, ...]:
@@ -172,7 +179,8 @@ def worth_line(answer: PredictionAnswer) -> str:
     share = percent(LEAST_MARGINAL)
     if best is None:
         return (
-            f"No number of ranks is worth it: added ranks deliver less than {share} of what they would alone."
+            f"None of these numbers of ranks is worth it: added ranks deliver less than {share} of what they "
+            "would alone."
         )
     if best == most:
         return (

@@ -101,7 +101,7 @@ def test_the_table_and_the_sentence_agree(efficiencies: list[float], is_near: bo
     paying = [size for size, percent in zip(sizes, shown, strict=True) if percent >= 50]
     line = worth_line(answer)
     if not paying:
-        assert line.startswith("No number of ranks is worth it")
+        assert line.startswith("None of these numbers of ranks is worth it")
     elif paying[-1] == sizes[-1]:
         assert line.startswith(f"All {paying[-1]} ranks are worth it")
     else:
