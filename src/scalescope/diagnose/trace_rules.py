@@ -32,6 +32,7 @@ _VERY_SLOW = 0.25  # where its shapes are not to blame
 _LONG_PRODUCT_S = 50e-6  # shorter ones are limited by their start
 _COMPARABLE = 4.0  # times the operations of a product
 _MOST_HELD_BACK = 0.2  # of a step: such a trace does not tell why the GPU was idle
+_MUCH_OF_PAUSE = 0.3  # of the longest step's excess: what causes a pause takes at least that
 _MOST_IN_PAUSES = 0.6  # of all waiting
 _LEAST_CAUSE = 0.2  # of what others wait: a smaller difference is not why a rank is late
 _ALIGNED = {"bf16": 8, "fp16": 8, "fp32": 4}  # elements: rows of matrix units
@@ -559,18 +560,17 @@ def pauses(facts: TraceFacts) -> Iterator[Result]:
         return
     usual_s = statistics.median(job.step_times_s)
     number, extra_s = max(steps, key=lambda step: step[1])
-    stops = [stop for each in job.ranks for stop in each.stops if stop.step == number]
+    numbers = [each for each, _ in steps]
+    stops = [stop for each in job.ranks for stop in each.stops if stop.step in numbers]
     longest = max(stops, key=lambda stop: stop.time_s, default=None)
-    named = longest is not None and longest.time_s > 0.3 * extra_s
-    cause = (
-        longest.name
-        if longest is not None and named
-        else f"most of it {_PART_WORDS[_part_that_grew(job, number)]}"
-    )
+    named = longest is not None and longest.time_s > _MUCH_OF_PAUSE * extra_s
+    paused = _paused_rank(job, numbers, _MUCH_OF_PAUSE * extra_s)
+    rank, at = paused or (None, number)
+    grew = _part_that_grew(job.ranks if rank is None else (job.numbered[rank],), at)
+    cause = longest.name if longest is not None and named else f"most of it {_PART_WORDS[grew]}"
     rule = "compiling step" if cause == "compilation" else "pause inside a step"
     names = job.first.step_names
-    shown = ", ".join(names[each] if names else str(each) for each, _ in steps)
-    rank = _paused_rank(job, number)
+    shown = ", ".join(names[each] if names else str(each) for each in numbers)
     where = "" if rank is None else f" on rank {rank}"
     yield facts.finding(
         rule,
@@ -585,17 +585,23 @@ def pauses(facts: TraceFacts) -> Iterator[Result]:
     )
 
 
-def _paused_rank(job: JobTrace, number: int) -> int | None:
-    """The rank whose own time, outside of exchanges, is longer in a step; None where several are."""
+def _paused_rank(job: JobTrace, numbers: Sequence[int], least_s: float) -> tuple[int, int] | None:
+    """The rank whose own time, outside of exchanges, is longer by so much in one of these steps, and the step;
+    None where several are. The others may wait for it in the step after, or before the recording."""
     if len(job.numbered) < 2:
         return None
 
-    def extra(trace: RankTrace) -> float:
+    def extra(trace: RankTrace, number: int) -> float:
         own = [step["time_s"] - step["exposed_s"] for step in trace.steps]
         return own[number] - statistics.median(own)
 
-    more = sorted(((extra(trace), rank) for rank, trace in job.numbered.items()), reverse=True)
-    return more[0][1] if more[1][0] < 0.5 * more[0][0] else None
+    most = []
+    for number in numbers:
+        more = sorted(((extra(trace, number), rank) for rank, trace in job.numbered.items()), reverse=True)
+        if more[1][0] < 0.5 * more[0][0]:
+            most.append((*more[0], number))
+    extra_s, rank, number = max(most, default=(0.0, 0, 0))
+    return (rank, number) if extra_s >= least_s and most else None
 
 
 _PART_WORDS = {
@@ -610,13 +616,13 @@ _PART_WORDS = {
 }
 
 
-def _part_that_grew(job: JobTrace, number: int) -> str:
+def _part_that_grew(ranks: Sequence[RankTrace], number: int) -> str:
     """The part that is longer in one step than in the others."""
 
     def extra(part: str) -> float:
         steps = [
-            statistics.fmean(trace.steps[step][part] for trace in job.ranks)
-            for step in range(len(job.step_times_s))
+            statistics.fmean(trace.steps[step][part] for trace in ranks)
+            for step in range(min(len(trace.steps) for trace in ranks))
         ]
         return steps[number] - statistics.median(steps)
 

@@ -342,6 +342,19 @@ def test_a_pause_on_one_rank_is_not_waiting_as_well() -> None:
     assert rank_of(found(rules.pauses, both)) is None
 
 
+def test_who_waited_for_a_pause_is_not_the_one_that_paused() -> None:
+    """Rank 0 pauses at the end of the recording; the others waited for its pause before the recording."""
+    usual = [step(0.1, exposed_s=0.01)] * 4
+    paused = rank_trace(0, *usual, step(0.3, exposed_s=0.01, idle_host_s=0.2), ranks=3)
+    waited = [
+        rank_trace(n, step(0.3, exposed_s=0.21, compute_s=0.09 + n * 1e-4), *usual, ranks=3) for n in (1, 2)
+    ]
+    cause = found(rules.pauses, job_of(paused, *waited))
+    assert rank_of(cause) == 0
+    assert "while the host launched nothing on rank 0" in cause.claim
+    assert rank_of(found(rules.pauses, job_of(*waited))) is None
+
+
 # ---- Operations
 
 
