@@ -586,7 +586,7 @@ def pauses(facts: TraceFacts) -> Iterator[Result]:
 
 
 def _paused_rank(job: JobTrace, numbers: Sequence[int], least_s: float) -> tuple[int, int] | None:
-    """The rank whose own time, outside of exchanges, is longer by so much in one of these steps, and the step;
+    """The rank whose own time, outside of exchanges, is longer by so much in one of these steps, and which;
     None where several are. The others may wait for it in the step after, or before the recording."""
     if len(job.numbered) < 2:
         return None

@@ -371,22 +371,3 @@ GLOSSARY: tuple[GlossaryTerm, ...] = (
         "all_reduce, other factors for other collectives.",
     ),
 )
-
-_HEAD = """\
-<!-- Written from src/scalescope/report/glossary.py. To write it again:
-     UPDATE_GOLDEN=1 pytest tests/unit/report/test_glossary.py -->
-
-# Glossary
-
-What the terms in tables, figures and findings mean, and how scalescope measures each of them.
-"""
-
-
-def glossary_markdown() -> str:
-    """The text of docs/glossary.md."""
-    return "\n".join([_HEAD, *map(_entry, GLOSSARY)])
-
-
-def _entry(term: GlossaryTerm) -> str:
-    also = f" Also written: {', '.join(term.aliases)}." if term.aliases else ""
-    return f"## {term.name}\n\n{term.meaning}{also}\n\nMeasurement: {term.measured}\n"

@@ -71,11 +71,6 @@ class Request:
         return self.resume and not typed and not set(self.flags) - _SAYS_NOTHING_TO_RUN
 
     @property
-    def folder_to_resume(self) -> Path:
-        """The folder of the run to be continued, once it is known."""
-        return Path(self.flags["output_dir"][0].text)
-
-    @property
     def is_stored_file(self) -> bool:
         """Whether the experiment file is that of the run to be continued."""
         given = self.flags.get("output_dir")

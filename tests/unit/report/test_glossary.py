@@ -5,7 +5,7 @@ from pathlib import Path
 
 from scalescope.analysis.scaling.waterfall import TERMS
 from scalescope.analysis.training import step_waterfall
-from scalescope.report.glossary import GLOSSARY, glossary_markdown
+from scalescope.report.glossary import GLOSSARY, GlossaryTerm
 from scalescope.report.scaling.sections import scaling_sections
 from scalescope.report.training.sections import training_sections
 from tests.builders.known_runs import make_run, make_trials
@@ -13,6 +13,24 @@ from tests.builders.known_runs import make_run, make_trials
 from .conftest import Golden, Render
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "glossary.md"
+_HEAD = """\
+<!-- Written from src/scalescope/report/glossary.py. To write it again:
+     UPDATE_GOLDEN=1 pytest tests/unit/report/test_glossary.py -->
+
+# Glossary
+
+What the terms in tables, figures and findings mean, and how scalescope measures each of them.
+"""
+
+
+def glossary_markdown() -> str:
+    """The text of docs/glossary.md."""
+    return "\n".join([_HEAD, *map(_entry, GLOSSARY)])
+
+
+def _entry(term: GlossaryTerm) -> str:
+    also = f" Also written: {', '.join(term.aliases)}." if term.aliases else ""
+    return f"## {term.name}\n\n{term.meaning}{also}\n\nMeasurement: {term.measured}\n"
 
 
 def test_the_document_is_written_from_the_data() -> None:

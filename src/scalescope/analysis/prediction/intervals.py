@@ -13,7 +13,6 @@ from scalescope.results.ledger import LedgerEntry, PredictionKind
 
 
 COVERAGE = 0.9
-LEAST_RESIDUALS = 9  # with fewer, no error of the sample is large enough to cover 90 %
 LEAST_GROUPS = 3  # machines and families: fewer say too little about the next one
 _PER_DOUBLING = 0.25  # wider by this share for each doubling of ranks beyond those of the curve
 _NORMAL_90 = 1.645
