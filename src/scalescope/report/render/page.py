@@ -90,8 +90,15 @@ def page(chapters: tuple[Chapter, ...], title: str, source: str) -> str:
         body_lines=body_lines,
         detail_lines=detail_lines,
         unbroken=_unbroken,
+        bar_of=_bar_of,
     )
     return printable_lines(text)
+
+
+def _bar_of(cell: str) -> tuple[str, int, str] | None:
+    """The sign, length and kind of a bar that a terminal draws with blocks; None for another cell."""
+    found = re.fullmatch(r"(−?)((█+)|▒+|░+)", cell)
+    return found and (found[1], len(found[2]), "full" if found[3] else "part")
 
 
 def _unbroken(cell: str) -> str:

@@ -63,6 +63,17 @@ def chapter(text: str = "text", **others: Any) -> Chapter:
     return Chapter(**{**values, **others})  # type: ignore[arg-type]
 
 
+def test_bars_of_blocks_are_drawn() -> None:
+    rows = (("one", "████"), ("two", "−▒▒"), ("three", "░"), ("four", "█ is text"), ("five", ""))
+    table = Table(columns=("name", ""), rows=rows, left=frozenset(("name",)))
+    made = page((chapter(sections=(Section(table=table),)),), "text", "1 run")
+    bars = [each for each in Reader(made).all("span") if (each.get("class") or "").startswith("bar")]
+    assert [(bar["class"], bar["style"]) for bar in bars] == [
+        ("bar full", "width: 4ch"), ("bar part", "width: 2ch"), ("bar part", "width: 1ch"),
+    ]  # fmt: skip
+    assert "−<span" in made and "█ is text" in made.replace("\u00a0", " ")
+
+
 def test_nothing_from_a_run_becomes_a_tag_or_an_attribute() -> None:
     made = page((chapter(EVIL),), EVIL, 1)
     read, harmless = Reader(made), Reader(page((chapter(),), "text", 1))
