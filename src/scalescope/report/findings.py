@@ -51,8 +51,10 @@ def _listed(finding: Finding, *, every: bool) -> ListedFinding:
     doubt = "" if finding.certain else _UNCERTAIN
     doubt = _SINGLE_LAUNCH if finding.single else doubt
     shown = finding.advice if every else finding.advice[:1]
+    name = f"{finding.rule}{where}:"
     return ListedFinding(
-        text=f"{finding.rule}{where}: {finding.claim}{_cost(finding)}{doubt}",
+        name=name,
+        text=f"{name} {finding.claim}{_cost(finding)}{doubt}",
         commands=tuple(map(command_of, shown)),
     )
 

@@ -39,9 +39,11 @@ class ShownCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedFinding:
-    """A finding in one sentence, and the commands to try; renderers number them."""
+    """A finding in one sentence, which may begin with its name, and the commands to try; renderers number
+    them."""
 
     text: str
+    name: str = ""
     commands: tuple[ShownCommand, ...] = ()
 
 

@@ -125,6 +125,7 @@ class TextLine:
     text: str
     command: str = ""
     indented: bool = False
+    head: str = ""  # that it begins with, to be set in bold
 
     def __str__(self) -> str:
         return f"{_INDENT if self.indented else ''}{self.text}{self.command}"
@@ -134,7 +135,7 @@ def body_lines(section: Section) -> tuple[TextLine, ...]:
     """Everything below the table that is always shown."""
     lines = [TextLine(line) for line in section.lines]
     for number, finding in enumerate(section.findings, start=1):
-        lines.append(TextLine(f"{number}. {finding.text}"))
+        lines.append(TextLine(f"{number}. {finding.text}", head=f"{number}. {finding.name}"))
         lines += [command_line(command, _prefix(command), indented=True) for command in finding.commands]
     lines += [command_line(command) for command in section.commands]
     return tuple(lines)
