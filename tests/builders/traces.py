@@ -284,7 +284,6 @@ def recorded_result(
             device="cpu",
             placement=f"[Rank {rank}]",
             samples=summary.samples(),
-            counters=summary.counters(),
         )
         for rank, summary in enumerate(summaries)
     ]

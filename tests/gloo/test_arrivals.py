@@ -25,7 +25,7 @@ def test_ranks_record_when_they_arrive(run_here: RunsHere) -> None:
     recorded = [line for line in finished.results if line["settings"]["benchmark"] == "arrivals"]
     assert len(recorded) == 2
     for line in recorded:
-        early, late = (TraceSummary.from_record(rank["samples"], rank["counters"]) for rank in line["ranks"])
+        early, late = (TraceSummary.from_record(rank["samples"]) for rank in line["ranks"])
         assert early is not None and late is not None
         assert early.collective_s is not None and late.collective_s is not None
         # The other rank waits in its exchange; on a busy machine it may come late to one itself.

@@ -41,7 +41,7 @@ while True:
 
 
 def _summaries(line: dict[str, Any]) -> list[TraceSummary]:
-    summaries = [TraceSummary.from_record(rank["samples"], rank["counters"]) for rank in line["ranks"]]
+    summaries = [TraceSummary.from_record(rank["samples"]) for rank in line["ranks"]]
     known = [summary for summary in summaries if summary is not None]
     assert len(known) == len(summaries)
     return known
@@ -79,7 +79,7 @@ def test_scripts_of_other_shapes_are_recorded(script: str, tmp_path: Path) -> No
     outcome = commands.launch(command_trial(words, world_size=2, benchmark="arrivals", window=0.2))
     assert outcome.status == "ok", outcome.reason
     for record in outcome.records:
-        summary = TraceSummary.from_record(record.samples, record.counters)
+        summary = TraceSummary.from_record(record.samples)
         assert summary is not None and summary.steps >= 3
         assert summary.collective_s is not None and len(summary.collective_s[0]) >= 1
         assert "measured_steps" not in record.counters

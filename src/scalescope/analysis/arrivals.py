@@ -39,7 +39,7 @@ def recorded_launch(
 ) -> RecordedLaunch | None:
     """The summaries of all ranks read together, without what the round adds to the logarithm of the speed;
     None where a rank has none."""
-    summaries = [TraceSummary.from_record(record.samples, record.counters) for record in result.ranks]
+    summaries = [TraceSummary.from_record(record.samples) for record in result.ranks]
     known = [summary for summary in summaries if summary is not None]
     if not known or len(known) < len(summaries):
         return None
@@ -65,11 +65,10 @@ def recorded_launch(
 def _waiting_s(summaries: Sequence[TraceSummary]) -> float | None:
     """Exposed waiting per step, the mean over ranks; None where exchanges do not correspond."""
     times = [summary.collective_s for summary in summaries]
-    counts = {(len(steps), len(steps[0]) if steps else 0) for steps in times if steps is not None}
+    counts = {tuple(map(len, steps)) for steps in times if steps is not None}
     if any(steps is None for steps in times) or len(counts) != 1:
         return None
-    ((steps_recorded, _),) = counts
-    waits = [_step_waits_s(summaries, step) for step in range(steps_recorded)]
+    waits = [_step_waits_s(summaries, step) for step in range(len(counts.pop()))]
     return statistics.fmean(waits) if waits else None
 
 

@@ -24,7 +24,7 @@ def findings_section(
     costly = [finding for finding in diagnosis.findings if every or finding.share > 0.0]
     shown = costly if every else costly[:_SHOWN]
     listed = tuple(_listed(finding, every=every) for finding in shown)
-    nothing = _NOT_KNOWN if loses else _NOTHING_LOST
+    nothing = _cause_unknown(diagnosis) if loses else _NOTHING_LOST
     lines: tuple[str, ...] = (nothing,) if every and not shown else ()
     details = [
         f"{finding.rule}: {finding.claim}{_cost(finding)}"
@@ -38,6 +38,11 @@ def findings_section(
         return ()
     title = "Findings and advice" if shown else None
     return (Section(title=title, lines=lines, findings=listed, details=tuple(details)),)
+
+
+def _cause_unknown(diagnosis: Diagnosis) -> str:
+    missing = [abstention.missing for abstention in diagnosis.abstentions if not abstention.error]
+    return f"Speed is lost, but its cause is unknown: {missing[0]} is not known." if missing else _NOT_KNOWN
 
 
 def first_finding(diagnosis: Diagnosis) -> tuple[Section, ...]:

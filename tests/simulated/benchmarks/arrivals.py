@@ -35,8 +35,9 @@ def _record(model: CostModel, trial: Trial, rank: int) -> RankRecord:
         "trace/idle_host_s": 0.0,
         "trace/idle_data_s": 0.0,
         "trace/idle_queued_s": 0.0,
+        "trace/collectives": 1.0,
         "trace/collective_s": exposed_s,
         "trace/collective_exposed_s": exposed_s,
     }
     samples = {name: [value] * MOST_STEPS for name, value in values.items()}
-    return simulated_record(rank, samples, {"collectives_per_step": 1})
+    return simulated_record(rank, samples, {})

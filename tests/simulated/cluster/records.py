@@ -45,8 +45,9 @@ def recorded_steps(model: ClusterModel, trial: Trial, launch: int, steps: int) -
     """Steps under a profiler: every rank's parts of each, and every collective."""
     timeline = _timeline(model, trial, launch)
     played = list(normal_steps(timeline, steps, recording_s=model.recording_s))
-    counters = {"collectives_per_step": model.buckets}
-    return [_record(model, rank, samples, counters) for rank, samples in enumerate(_traces(played, timeline))]
+    counts = {"trace/collectives": [float(model.buckets)] * len(played)}
+    traces = enumerate(_traces(played, timeline))
+    return [_record(model, rank, {**samples, **counts}, {}) for rank, samples in traces]
 
 
 def _traces(steps: list[ClusterStep], timeline: Timeline) -> list[Samples]:

@@ -85,9 +85,22 @@ def test_the_mean_wait_is_how_much_earlier_ranks_arrive_than_the_last() -> None:
     assert launch.waiting_s == pytest.approx((0.005 + 0.005) / 4)
 
 
+def test_ranks_are_compared_where_their_steps_have_the_same_exchanges() -> None:
+    """Some steps may have more than others, such as a gathered metric; but alike on all ranks."""
+    result = recorded_result(FOUR, (0.10, 0.12, 0.10, 0.12), 0.03)
+    plain = recorded_launch(result)
+    for record in result.ranks:
+        record.samples["trace/collectives"] = [2.0, 0.0, 1.0]
+    launch = recorded_launch(result)
+    assert launch is not None and plain is not None and launch.waiting_s == pytest.approx(plain.waiting_s)
+    result.ranks[2].samples["trace/collectives"] = [1.0, 1.0, 1.0]
+    launch = recorded_launch(result)
+    assert launch is not None and launch.waiting_s is None
+
+
 def test_exchanges_or_ranks_without_a_summary_leave_waiting_unknown() -> None:
     result = recorded_result(FOUR, (0.10, 0.12, 0.10, 0.12), 0.03)
-    del result.ranks[2].counters["collectives_per_step"]
+    del result.ranks[2].samples["trace/collectives"]
     launch = recorded_launch(result)
     assert launch is not None
     assert launch.waiting_s is None and launch.transfer_s is None

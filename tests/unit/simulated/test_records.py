@@ -56,7 +56,7 @@ def recorded(model: ClusterModel) -> list[RankRecord]:
 def test_recorded_steps_are_whole_on_every_rank() -> None:
     records = recorded(MODEL)
     for record in records:
-        summary = TraceSummary.from_record(record.samples, record.counters)
+        summary = TraceSummary.from_record(record.samples)
         assert summary is not None and summary.collective_s is not None
         assert summary.steps == len(record.samples["recorded_step_time_s"]) == MOST_STEPS
         assert {len(step) for step in summary.collective_s} == {3}

@@ -107,7 +107,7 @@ def _undecided(facts: Facts) -> Abstention | None:
         missing = "the bandwidth of exchanges as large as the gradients"
     elif latency is None:
         missing = "the latency of the smallest exchange"
-    elif not latency and not facts.transfer_explains_wait:
+    elif not facts.transfer_explains_wait:
         missing, measure = "why ranks wait (far longer than sending takes)", ()
     if missing:
         return Abstention(rule=Cause.BANDWIDTH.value, missing=missing, argv=measure)

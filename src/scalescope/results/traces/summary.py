@@ -4,6 +4,7 @@ It is small enough to be stored in the rank's record: waiting can then be analyz
 where their traces lie on other machines. No clock is compared between ranks: everything is a duration.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,7 +13,6 @@ from scalescope.results.traces.intervals import total, without
 from scalescope.results.traces.rank_trace import DATA, HOST, QUEUED, TracedRank, TracedStep
 
 PREFIX = "trace/"
-COLLECTIVES = "collectives_per_step"
 _PARTS = ("step_s", "compute_s", "exposed_s", "copy_s", "idle_host_s", "idle_data_s", "idle_queued_s")
 _IDLE = {"idle_host_s": HOST, "idle_data_s": DATA, "idle_queued_s": QUEUED}
 
@@ -22,7 +22,7 @@ class TraceSummary:
     """One rank's recorded steps. A step is compute, exposed communication, exposed copies and idle time."""
 
     parts: Mapping[str, Sequence[float]]  # per step
-    # Of every step, each exchange that all ranks make together, in order; None where their number varies.
+    # Of every step, each exchange that all ranks make together, in order; None is unknown.
     collective_s: Sequence[Sequence[float]] | None = None
     collective_exposed_s: Sequence[Sequence[float]] = field(default_factory=tuple)
 
@@ -34,34 +34,24 @@ class TraceSummary:
         """As a rank's record holds it."""
         stored = {f"{PREFIX}{name}": list(values) for name, values in self.parts.items()}
         if self.collective_s is not None:
+            stored[f"{PREFIX}collectives"] = [float(len(step)) for step in self.collective_s]
             stored[f"{PREFIX}collective_s"] = _flat(self.collective_s)
             stored[f"{PREFIX}collective_exposed_s"] = _flat(self.collective_exposed_s)
         return stored
 
-    def counters(self) -> dict[str, float | int | str | None]:
-        if self.collective_s is None:
-            return {}
-        return {COLLECTIVES: len(self.collective_s[0]) if self.collective_s else 0}
-
     @classmethod
-    def from_record(
-        cls, samples: Mapping[str, Sequence[float]], counters: Mapping[str, object]
-    ) -> "TraceSummary | None":
+    def from_record(cls, samples: Mapping[str, Sequence[float]]) -> "TraceSummary | None":
         """What a record holds; None where it has no summary, or one that does not fit together."""
         parts = {name: samples.get(f"{PREFIX}{name}", ()) for name in _PARTS}
         steps = len(parts["step_s"])
         if not steps or any(len(values) != steps for values in parts.values()):
             return None
-        count = counters.get(COLLECTIVES)
+        counts = [int(count) for count in samples.get(f"{PREFIX}collectives", ()) if count >= 0.0]
         times = samples.get(f"{PREFIX}collective_s", ())
         exposed = samples.get(f"{PREFIX}collective_exposed_s", ())
-        if not isinstance(count, int) or not len(times) == len(exposed) == steps * count:
+        if len(counts) != steps or not len(times) == len(exposed) == sum(counts):
             return cls(parts=parts)
-        return cls(
-            parts=parts,
-            collective_s=_cut(times, steps, count),
-            collective_exposed_s=_cut(exposed, steps, count),
-        )
+        return cls(parts=parts, collective_s=_cut(times, counts), collective_exposed_s=_cut(exposed, counts))
 
 
 def summary_of(traced: TracedRank) -> TraceSummary:
@@ -74,8 +64,6 @@ def summary_of(traced: TracedRank) -> TraceSummary:
         **{name: [step.idle_s[cause] for step in traced.steps] for name, cause in _IDLE.items()},
     }
     exchanges = [_exchanges(step) for step in traced.steps]
-    if len({len(exchange) for exchange in exchanges}) > 1:
-        return TraceSummary(parts=parts)
     return TraceSummary(
         parts=parts,
         collective_s=[[time_s for time_s, _ in exchange] for exchange in exchanges],
@@ -101,5 +89,6 @@ def _flat(rows: Sequence[Sequence[float]]) -> list[float]:
     return [value for row in rows for value in row]
 
 
-def _cut(values: Sequence[float], rows: int, width: int) -> list[list[float]]:
-    return [list(values[row * width : (row + 1) * width]) for row in range(rows)]
+def _cut(values: Sequence[float], counts: Sequence[int]) -> list[list[float]]:
+    ends = list(itertools.accumulate(counts))
+    return [list(values[end - count : end]) for count, end in zip(counts, ends, strict=True)]

@@ -202,8 +202,8 @@ def recorded_ranks(trial: Trial, waited_s: float) -> list[Result]:
             parts |= {"step_s": 0.030, "compute_s": 0.030 - exposed_s, "exposed_s": exposed_s}
             parts |= {"collective_s": exposed_s, "collective_exposed_s": exposed_s}
             samples = {f"trace/{name}": [time_s] * 4 for name, time_s in parts.items()}
-            counters = {**record.counters, "collectives_per_step": 1}
-            ranks.append(dataclasses.replace(record, samples=samples, counters=counters))
+            samples["trace/collectives"] = [1.0] * 4
+            ranks.append(dataclasses.replace(record, samples=samples))
         launches.append(dataclasses.replace(result, ranks=ranks))
     return launches
 

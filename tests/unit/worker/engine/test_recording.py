@@ -92,7 +92,7 @@ def test_arrivals_are_stored_as_our_own_ranks_do() -> None:
     measurements = ticks.measurements
     assert measurements is not None
     assert [ticks.count] == announced == [1 + 4]  # a window of 1 s
-    summary = TraceSummary.from_record(measurements.samples, measurements.counters)
+    summary = TraceSummary.from_record(measurements.samples)
     assert summary is not None and summary.steps == 4
     assert all(step_s > 0.0 for step_s in summary.parts["compute_s"])
     assert len(measurements.samples["recorded_step_time_s"]) == 5

@@ -140,7 +140,7 @@ def test_the_steps_of_a_trace_are_stored_as_analysis_reads_them() -> None:
         ]
     measurements = Measurements()
     store_arrivals(measurements, events, on_gpu=False)
-    summary = TraceSummary.from_record(measurements.samples, measurements.counters)
+    summary = TraceSummary.from_record(measurements.samples)
     assert summary is not None and summary.steps == 2
     assert summary.collective_s is not None
     assert [exchange for step in summary.collective_s for exchange in step] == pytest.approx([0.004, 0.004])
