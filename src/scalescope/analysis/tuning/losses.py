@@ -16,6 +16,7 @@ from scalescope.analysis.statistics import t_quantile
 
 _TOLERANCE = 0.02
 _STANDS_OUT = 0.99865  # the probability of three standard deviations
+_BLOCKS = 8  # of steps that follow each other: the differences of neighbours are alike
 _FIRST_STEPS = 4  # that launches of a seeded script have in common
 # Of their losses, relative: rounding is below, and other initial values or samples are above in one of them.
 _SAME = 5e-4
@@ -80,18 +81,26 @@ def _are_same(left: Sequence[float], right: Sequence[float]) -> bool:
 
 
 def loss_change(before: Sequence[float], after: Sequence[float]) -> tuple[float | None, bool]:
-    """Relative change of the loss over the steps both made, and whether it is a real one."""
+    """Relative change of the loss over the steps both made, and whether it is a real one.
+
+    Where rounding alone leads training elsewhere, as with two models that learn against each other, losses
+    differ to and fro over many steps. So only what stands out from differences between blocks of steps is real.
+    """
     steps = min(len(before), len(after))
     before, after = before[:steps], after[:steps]
-    if not before or math.fsum(before) == 0.0:
+    # A loss that changes its sign is small in the mean.
+    scale = max(abs(statistics.fmean(before)), statistics.pstdev(before)) if before else 0.0
+    if scale == 0.0:
         return None, False
     differences = [right - left for left, right in zip(before, after, strict=True)]
-    mean = abs(statistics.fmean(before))
-    change = statistics.fmean(differences) / mean
-    if len(differences) == 1:
+    change = statistics.fmean(differences) / scale
+    if steps == 1:
         return change, abs(change) > _TOLERANCE
-    error = statistics.stdev(differences) / math.sqrt(len(differences)) / mean
-    return change, abs(change) > max(_TOLERANCE, t_quantile(_STANDS_OUT, len(differences) - 1) * error)
+    blocks = min(_BLOCKS, steps)
+    ends = [steps * block // blocks for block in range(blocks + 1)]
+    means = [statistics.fmean(differences[first:end]) for first, end in itertools.pairwise(ends)]
+    error = statistics.stdev(means) / math.sqrt(blocks) / scale
+    return change, abs(change) > max(_TOLERANCE, t_quantile(_STANDS_OUT, blocks - 1) * error)
 
 
 def _aligned(left: Configuration, right: Configuration) -> tuple[list[float], list[float]]:

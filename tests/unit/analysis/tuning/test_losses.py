@@ -2,11 +2,18 @@
 
 import dataclasses
 import math
+import random
 
 import pytest
 
 from scalescope.analysis.configurations import Configuration
-from scalescope.analysis.tuning.losses import LossComparison, UnknownLoss, check_losses, loss_of
+from scalescope.analysis.tuning.losses import (
+    LossComparison,
+    UnknownLoss,
+    check_losses,
+    loss_change,
+    loss_of,
+)
 from tests.builders.commands import make_command
 from tests.builders.results import make_configuration, make_trial
 
@@ -43,6 +50,33 @@ def test_the_loss_at_the_end_is_compared(
 @pytest.mark.parametrize(("before", "after"), [((), (1.0,)), ((1.0,), ()), ((0.0,), (1.0,))])
 def test_an_unknown_loss_differs_from_nothing(before: tuple[float, ...], after: tuple[float, ...]) -> None:
     assert loss_of(with_losses(*before), with_losses(*after, seed=1)) == LossComparison()
+
+
+def _wandering(steps: int, seed: int) -> list[float]:
+    """What rounding makes of losses that amplify it: neighbouring steps are alike."""
+    noise = random.Random(seed)
+    values = [0.0]
+    for _ in range(steps - 1):
+        values.append(0.9 * values[-1] + noise.gauss(0.0, 0.2))
+    return values
+
+
+def test_losses_that_wander_do_not_differ() -> None:
+    before = [1.0] * 100
+    refused = [
+        loss_change(before, [1.0 + value for value in _wandering(100, seed)])[1] for seed in range(200)
+    ]
+    assert sum(refused) <= 20
+    shifted = [[1.0 + value + 2.0 for value in _wandering(100, seed)] for seed in range(50)]
+    assert sum(loss_change(before, losses)[1] for losses in shifted) >= 45
+
+
+def test_a_loss_around_zero_is_compared_with_how_far_it_swings() -> None:
+    before = [math.sin(step) for step in range(100)]
+    change, differs = loss_change(before, [loss + 0.01 for loss in before])
+    assert change == pytest.approx(0.014, abs=0.001)
+    assert not differs
+    assert loss_change(before, [loss + 0.1 for loss in before])[1]
 
 
 def test_steps_are_counted_from_the_first_of_a_launch() -> None:
