@@ -84,7 +84,7 @@ def loss_change(before: Sequence[float], after: Sequence[float]) -> tuple[float 
     """Relative change of the loss over the steps both made, and whether it is a real one.
 
     Where rounding alone leads training elsewhere, as with two models that learn against each other, losses
-    differ to and fro over many steps. So only what stands out from differences between blocks of steps is real.
+    differ to and fro over many steps. So only what stands out from differences between blocks counts.
     """
     steps = min(len(before), len(after))
     before, after = before[:steps], after[:steps]
