@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+_CLOCK_TICK_S = 1e-9  # less is what rounding leaves of a difference
+
 
 def significant(value: float, digits: int = 3) -> str:
     """A number with about `digits` digits, never in exponent form, thousands separated."""
@@ -17,6 +19,8 @@ def significant(value: float, digits: int = 3) -> str:
 
 def milliseconds(seconds: float) -> str:
     """`12.9`, `−0.35`: for columns whose heading has the unit."""
+    if abs(seconds) < _CLOCK_TICK_S:
+        return "0"
     return f"−{significant(-seconds * 1e3)}" if seconds < 0 else significant(seconds * 1e3)
 
 

@@ -161,12 +161,14 @@ class Codes(html.parser.HTMLParser):
         self._inside = False
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        if tag == "span":  # a word that is not broken
+            return
         self._inside = tag == "code" or ("class", "command") in attributes
         if self._inside:
             self.texts.append("")
 
     def handle_endtag(self, tag: str) -> None:
-        self._inside = False
+        self._inside = self._inside and tag == "span"
 
     def handle_data(self, text: str) -> None:
         if self._inside:

@@ -94,6 +94,7 @@ def test_duration(seconds: float, text: str) -> None:
         (in_ms(0.0129), "12.9 ms"),
         (in_ms(0.0129, 2), "12.90 ms"),
         (in_ms(-0.00035), "−0.35 ms"),
+        (in_ms((0.1 + 0.2 - 0.3) * -1e-3), "0 ms"),
         (range_ms(0.01286, 0.01294, 2), "12.86 to 12.94 ms"),
         (in_us_or_ms(85e-6), "85.0 µs"),
         (in_us_or_ms(0.0129), "12.9 ms"),
