@@ -2,6 +2,7 @@
 
 import json
 import signal
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,10 @@ def shortest_s(line: dict[str, Any]) -> float:
     return min(times_s)
 
 
+def mean_s(line: dict[str, Any]) -> float:
+    return statistics.fmean(line["ranks"][0]["samples"]["step_time_s"])
+
+
 def test_train_starts_a_script_once(start: Start, tmp_path: Path) -> None:
     write(tmp_path)
     run = start("train", *_FLAGS, "--allow-writes", "--", sys.executable, "train.py").finish()
@@ -155,6 +160,7 @@ def test_a_script_that_fails_after_the_window_keeps_its_result(start: Start, tmp
     assert (timed["status"], kind(timed)) == ("ok", (1, "train", False, False))
     # in a start of its own
     assert (preloaded["status"], kind(preloaded)) == ("ok", (1, "train", True, False))
+    assert mean_s(preloaded) < mean_s(timed) / 2  # its loader is new in every epoch
     assert (tmp_path / "starts.txt").read_text() == "0\n0\n"
 
 

@@ -29,6 +29,8 @@ class ScriptLoaders(Hooks):
         self._preloads = preloads
         self._samples: dict[int, int] = {}  # by data set
         self._known: set[int] | None = None  # data sets that the model is trained with; None: all
+        self._settled: frozenset[int] | None = None  # those of them that were there before the window
+        self._kept = _KeptBatches(self._is_first_seen)
         self._sources: dict[int, tuple[Any, _Key]] = {}  # data sets, and where a batch has its samples
         self._waits_s: list[float] = []  # of a single data set
         self._lengths: list[int] = []
@@ -51,6 +53,7 @@ class ScriptLoaders(Hooks):
     def remove(self) -> None:
         super().remove()
         self._sources.clear()
+        self._kept.clear()
 
     @property
     def samples(self) -> int:
@@ -71,6 +74,7 @@ class ScriptLoaders(Hooks):
     def settle(self) -> None:
         """Count from zero, and only data sets that were read since the last reset; others validate."""
         self._known = set(self._samples)
+        self._settled = frozenset(self._known)
         self.reset()
         if len(self._known) == 1:
             dataset, key = self._sources[next(iter(self._known))]
@@ -80,12 +84,12 @@ class ScriptLoaders(Hooks):
     @contextlib.contextmanager
     def preloading(self) -> Iterator[None]:
         """Hand out the same few batches while inside, also in loops that are under way; then go on."""
-        kept: dict[Hashable, list[Any]] = {}  # by the kind of loader: some scripts make theirs in every epoch
+        kept = _KeptBatches(self._is_first_seen)
         iterator_class, switch = _module._BaseDataLoaderIter, _Switch()
         read_next, make_iterator = iterator_class.__next__, DataLoader.__iter__
 
         def preloaded(source: Any, read: Callable[[], Any]) -> Any:
-            batches = kept.setdefault(_kind_of(source), [])
+            batches = kept.of(source)
             if len(batches) < PRELOADED_BATCHES:
                 batches.append(read())
             else:
@@ -118,6 +122,10 @@ class ScriptLoaders(Hooks):
 
     def _trains_with(self, dataset: Any) -> bool:
         return self._known is None or id(dataset) in self._known or self._is_like_known(dataset)
+
+    def _is_first_seen(self, dataset: Any) -> bool:
+        """Whether a data set is one of the script's first, and none that was made anew in a later epoch."""
+        return self._settled is None or id(dataset) in self._settled
 
     def check(self) -> None:
         """Refuse changes that no loader took."""
@@ -216,10 +224,9 @@ class ScriptLoaders(Hooks):
 
     def _preloaded_iter(self, original: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
         def cycling(loader: Any) -> Iterator[Any]:
-            if "_scalescope_batches" not in vars(loader):
-                kept = list(itertools.islice(original(loader), PRELOADED_BATCHES))
-                object.__setattr__(loader, "_scalescope_batches", kept)
-            kept = loader._scalescope_batches
+            kept = self._kept.of(loader)
+            if not kept:
+                kept.extend(itertools.islice(original(loader), PRELOADED_BATCHES))
             try:
                 count: int | None = len(loader)
             except TypeError:
@@ -235,6 +242,34 @@ class ScriptLoaders(Hooks):
             batch = _copied(kept[number % len(kept)])
             self.note(batch, 0.0, dataset)
             yield batch
+
+
+class _KeptBatches:
+    """The few batches that are handed out again and again, by data set and kind of loader: some scripts make
+    their loaders in every epoch. A data set that is made in every epoch has the batches of the first like it.
+    """
+
+    def __init__(self, is_first_seen: Callable[[Any], bool]) -> None:
+        self._is_first_seen = is_first_seen
+        self._batches: dict[tuple[int, Hashable], list[Any]] = {}
+        self._datasets: list[Any] = []  # kept, because their ids could be reused otherwise
+
+    def of(self, source: Any) -> list[Any]:
+        """Those of a loader or of its iterator; empty at first."""
+        dataset, kind = _dataset_of(source), _kind_of(source)
+        own = id(dataset), kind
+        if own in self._batches:
+            return self._batches[own]
+        if not self._is_first_seen(dataset):
+            for (_, other), batches in self._batches.items():
+                if other == kind:
+                    return batches
+        self._datasets.append(dataset)
+        return self._batches.setdefault(own, [])
+
+    def clear(self) -> None:
+        self._batches.clear()
+        self._datasets.clear()
 
 
 class _Switch:
@@ -287,9 +322,13 @@ def _is_at_end(iterator: Any) -> bool:
         return False
 
 
+def _dataset_of(source: Any) -> Any:
+    return source.dataset if isinstance(source, DataLoader) else source._dataset
+
+
 def _kind_of(source: Any) -> Hashable:
     """Equal for a loader, its iterators, and loaders that are made like it."""
-    dataset = source.dataset if isinstance(source, DataLoader) else source._dataset
+    dataset = _dataset_of(source)
     order = source._index_sampler
     samples = getattr(order, "sampler", None)
     return type(dataset), _size(dataset), type(order), getattr(order, "batch_size", None), type(samples)

@@ -1,5 +1,6 @@
 """What the steps of a script consist of: its model's inputs, its loaders, its optimizers."""
 
+import contextlib
 import copy
 import itertools
 from collections.abc import Callable, Iterator
@@ -243,6 +244,49 @@ def test_preloaded_batches_have_the_length_of_the_loader(samples: TensorDataset)
     assert len(first) == len(again) == 20
     assert first == again
     assert len(set(first)) == 8
+
+
+class Reads(torch.utils.data.Dataset[float]):
+    """Counts how many samples were read."""
+
+    def __init__(self, first: float = 0.0) -> None:
+        self.first = first
+        self.count = 0
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, number: int) -> float:
+        self.count += 1
+        return self.first + number
+
+
+def test_a_loader_that_is_made_anew_in_every_epoch_has_the_batches_of_the_first() -> None:
+    data = Reads()
+    watch = installed({}, preloads=True)
+    try:
+        for _ in range(3):
+            list(DataLoader(data, batch_size=1))
+        watch.settle()
+        anew = Reads()
+        assert len(list(DataLoader(anew, batch_size=1))) == 20
+    finally:
+        watch.remove()
+    assert (data.count, anew.count) == (8, 0)
+
+
+@pytest.mark.parametrize("preloads", [False, True])
+def test_two_data_sets_of_one_kind_keep_their_own_batches(preloads: bool) -> None:
+    one, other = (DataLoader(Reads(first), batch_size=1) for first in (0.0, 100.0))
+    watch = installed({}, preloads=preloads)
+    try:
+        assert len([*one, *other]) == 40
+        watch.settle()
+        with contextlib.nullcontext() if preloads else watch.preloading():
+            assert {float(x) for x in one} == set(range(8))
+            assert {float(x) for x in other} == set(range(100, 108))
+    finally:
+        watch.remove()
 
 
 def test_a_loop_that_is_under_way_gets_preloaded_batches_and_then_goes_on(samples: TensorDataset) -> None:
