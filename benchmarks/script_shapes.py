@@ -3,10 +3,10 @@
     python benchmarks/script_shapes.py [--shapes stream,pairs] [--out FOLDER]
 
 Every shape gets its batches in another way; LOAD_MS is what a sample costs. The truth is measured without
-scalescope: the script with and without that cost, in turns, by a hook of PyTorch's optimizers. `train -- python
-SHAPE.py` measures the script as it is. A claim is right within 5 % of the step. Where a script has no
-DataLoader, or works on its batches itself, input cannot be removed: the cost must be in `rest`, and input not
-claimed.
+scalescope: the script with and without that cost, in turns, by a hook of PyTorch's optimizers. Steps sleep
+instead of computing, so that other work on the machine does not matter. `train -- python SHAPE.py` measures the
+script as it is. A claim is right within 5 % of the step. Where a script has no DataLoader, or works on its
+batches itself, input cannot be removed: the cost must be in `rest`, and input not claimed.
 """
 
 import argparse
@@ -29,7 +29,22 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 torch.set_num_threads(1)
 torch.manual_seed(0)
 LOAD_S = float(os.environ.get("LOAD_MS", "{load_ms}")) / 1000
-WIDTH, BATCH = 1024, 16
+WIDTH, BATCH = 64, 16
+
+class Pace(torch.autograd.Function):
+    """Compute that other work on the machine does not slow: 5 ms forward, 10 ms backward."""
+    @staticmethod
+    def forward(ctx, x):
+        time.sleep(0.005)
+        return x.clone()
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(0.01)
+        return gradient
+
+class Paced(nn.Module):
+    def forward(self, x):
+        return Pace.apply(x)
 
 class Samples(Dataset):
     def __init__(self, size=320):
@@ -46,9 +61,8 @@ class Stream(IterableDataset):
             time.sleep(LOAD_S)
             yield torch.randn(WIDTH), torch.ones(1)
 
-def perceptron(depth=6):
-    layers = [layer for _ in range(depth) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
-    return nn.Sequential(*layers, nn.Linear(WIDTH, 1))
+def perceptron():
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), Paced(), nn.Linear(WIDTH, 1))
 
 model = perceptron()
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
@@ -165,7 +179,7 @@ while True:
         "input",
         """
 while True:
-    for x, y in DataLoader(Samples(96), batch_size=BATCH, num_workers=2):
+    for x, y in DataLoader(Samples(96), batch_size=BATCH, num_workers=2 if LOAD_S else 0):
         step(x, y)
 """,
     ),
@@ -182,7 +196,7 @@ for epoch in itertools.count():
         0.5,
         "input",
         """
-critic, of_critic = perceptron(2), None
+critic = perceptron()
 of_critic = torch.optim.Adam(critic.parameters(), lr=1e-4)
 loader = DataLoader(Samples(1600), batch_size=BATCH)
 while True:
@@ -333,9 +347,7 @@ def score(name: str, out: Path) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / f"{name}.py"
     script.write_text(_PRELUDE.replace("{load_ms}", str(load_ms)) + loop)
-    given = [step_s(script, None) for _ in range(2)]
-    without = [step_s(script, 0.0) for _ in range(2)]
-    given.append(step_s(script, None))
+    given, without = zip(*((step_s(script, None), step_s(script, 0.0)) for _ in range(2)), strict=True)
     truth = 1.0 - statistics.median(without) / statistics.median(given)
     run = folder / f"run-{time.time():.0f}"
     ended = subprocess.run(
