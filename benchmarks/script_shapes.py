@@ -10,6 +10,7 @@ its batches itself, input cannot be removed: the cost must be in `rest`, and inp
 """
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -315,7 +316,7 @@ while True:
 """,
     ),
 }
-_STEPS = {"critic": 240, "closure": 30}
+_BLOCKS = {"critic": 24, "closure": 5}  # optimizer steps that hold all kinds of steps; of others 20
 _NEAR = 0.05
 
 
@@ -391,7 +392,7 @@ def claims(run: Path) -> tuple[float | None, dict[str, float], list[str]]:
 
 
 def step_s(script: Path, load_ms: float | None) -> float:
-    """Mean seconds of a step of the script alone."""
+    """Seconds of a step of the script alone: the mean of the calmest twenty steps or so."""
     environment = {**os.environ} if load_ms is None else {**os.environ, "LOAD_MS": str(load_ms)}
     ended = subprocess.run(
         [sys.executable, __file__, "--time", str(script)], env=environment, capture_output=True, text=True
@@ -400,18 +401,19 @@ def step_s(script: Path, load_ms: float | None) -> float:
 
 
 def time_alone(script: Path) -> int:
-    """Run a script and print the mean time of its optimizer steps, after a tenth of them."""
+    """Run a script and print the mean time of its optimizer steps in the calmest of some blocks."""
     import runpy
 
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    steps = _STEPS.get(script.stem, 100)
+    block = _BLOCKS.get(script.stem, 20)
     ends: list[float] = []
 
     def note(*_: Any) -> None:
         ends.append(time.perf_counter())
-        if len(ends) == steps:
-            print((ends[-1] - ends[steps // 10]) / (steps - 1 - steps // 10), flush=True)
+        if len(ends) == 5 * block + 1:
+            edges = ends[block::block]  # the first block is warm-up
+            print(min(later - first for first, later in itertools.pairwise(edges)) / block, flush=True)
             os._exit(0)
 
     register_optimizer_step_post_hook(note)

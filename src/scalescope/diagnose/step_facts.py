@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -165,7 +166,21 @@ class StepFacts:
             return StepEvents(plain_s=self.step_s)
         pauses = self.pauses
         is_explained = pauses is not None and pauses.has_other_cause(self.loader_processes)
+        unnoted = [event for event in events.events if event.kind is None]
+        cost_s = math.fsum(event.cost_s for event in unnoted)
+        period = max((event.period or 0 for event in unnoted), default=0)
+        is_explained = is_explained or self.ends_when_preloaded(cost_s, period)
         return events.scaled_to(self.step_s, noted_alone=is_explained)
+
+    def ends_when_preloaded(self, cost_s: float, period: int) -> bool:
+        """Whether steps with preloaded batches lack work that comes every so many steps: then it is the
+        loader's, and belongs to what input costs."""
+        launches = [] if self.preloaded is None else self.preloaded.launches
+        times = [launch.step_times_s for launch in launches]
+        if not times or min(map(len, times)) < 2 * period:
+            return False
+        beyond_s = statistics.fmean(statistics.fmean(steps) - statistics.median(steps) for steps in times)
+        return beyond_s < cost_s / 2
 
     @property
     def timed_s(self) -> float:

@@ -219,20 +219,30 @@ class _Wait:
 def _wait(facts: StepFacts) -> _Wait | None:
     measured = facts.input_wait_s
     if measured is not None:
-        if measured.low is not None and measured.low <= 0.0:
-            return None
-        return _Wait(time_s=measured.value, source="step minus the same with preloaded samples")
+        if measured.low is None or measured.low > 0.0:
+            return _Wait(time_s=measured.value, source="step minus the same with preloaded samples")
+        # Two launches have an interval that includes zero nearly always; the clock is then the surer witness.
+        clocked_s = _clocked_s(facts)
+        return None if clocked_s is None else _by_clock(min(clocked_s, measured.value))
     waterfall = facts.waterfall
     for name in (IDLE_INPUT, INPUT):
         term = None if waterfall is None else waterfall.term(name)
+        if term is not None and term.source == "trace":
+            return _Wait(time_s=term.time_s.value, source="recorded steps", estimated=True)
         if term is not None:
-            source = "recorded steps" if term.source == "trace" else "the host's clock around it"
-            return _Wait(time_s=term.time_s.value, source=source, estimated=True)
-    # On a GPU the host may wait for samples while kernels run, which then cost nothing.
+            return _by_clock(term.time_s.value)
+    clocked_s = _clocked_s(facts)
+    return None if clocked_s is None else _by_clock(clocked_s)
+
+
+def _by_clock(time_s: float) -> _Wait:
+    return _Wait(time_s=time_s, source="the host's clock around it", estimated=True)
+
+
+def _clocked_s(facts: StepFacts) -> float | None:
+    """How long the host waits for samples; on a GPU kernels may run meanwhile, so that says nothing."""
     times_s = [activity.host_s["input"] for activity in facts.activities if "input" in activity.host_s]
-    if facts.trial.on_gpu or not times_s:
-        return None
-    return _Wait(time_s=max(times_s), source="the host's clock around it", estimated=True)
+    return None if facts.trial.on_gpu else max(times_s, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ def periodic_pauses_rule(facts: StepFacts) -> Finding | Abstention | None:
         return _of_events(facts, events.events, pauses) if facts.is_worth(events.cost_s) else None
     if pauses is None or not facts.is_worth(pauses.cost_s) or pauses.has_other_cause(facts.loader_processes):
         return None
-    if pauses.cost_s > facts.beside_input_s:
+    if pauses.cost_s > facts.beside_input_s or facts.ends_when_preloaded(pauses.cost_s, pauses.period):
         return None
     return facts.finding(
         PERIODIC_PAUSES,

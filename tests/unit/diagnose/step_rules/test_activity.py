@@ -160,6 +160,30 @@ def test_pauses_with_another_cause_are_left_to_it(facts: StepFacts) -> None:
     assert periodic_pauses_rule(facts) is None
 
 
+def _beside_preloaded(facts: StepFacts, times_s: list[float]) -> StepFacts:
+    (configuration,) = configurations([make_result(facts.trial, [times_s])])
+    return dataclasses.replace(facts, preloaded=configuration)
+
+
+def test_work_that_ends_with_preloaded_batches_is_the_loaders() -> None:
+    steps = _with_events(lengths={4: 0.06})
+    assert [event.period for event in steps.events.events] == [4]
+    calm = [0.7 * STEP_S] * STEPS
+    assert not _beside_preloaded(steps, calm).events.events
+    assert periodic_pauses_rule(_beside_preloaded(steps, calm)) is None
+    still = [0.7 * STEP_S + 0.06 * (step % 4 == 1) for step in range(STEPS)]
+    assert _beside_preloaded(steps, still).events.events
+    assert _beside_preloaded(steps, calm[:7]).events.events  # too few to tell
+    noted = _with_events(Note(step=49, kind=EVALUATION), Note(step=99, kind=EVALUATION), lengths={50: 0.6})
+    assert _beside_preloaded(noted, calm).events.events
+
+
+def test_pauses_that_end_with_preloaded_batches_are_the_loaders() -> None:
+    steps = facts_with(pausing(0, 0.2, part="input"))
+    assert finding(periodic_pauses_rule(steps))
+    assert periodic_pauses_rule(_beside_preloaded(steps, [0.7 * STEP_S] * STEPS)) is None
+
+
 # uneven work
 
 

@@ -80,6 +80,16 @@ def test_one_rank_that_waits_as_well_costs_speed_and_not_scaling() -> None:
         assert "One rank" not in cause.claim
 
 
+def test_where_an_interval_includes_zero_the_clock_tells() -> None:
+    unsure = {"step_s": (0.1, 0.11), "preloaded_s": (0.06, 0.09)}
+    clocked = finding(input_bound_rule(step_facts(**unsure, activities=host_times({"input": 0.03}))))
+    assert (clocked.cost_s, clocked.estimated) == (pytest.approx(0.03, rel=0.1), True)
+    assert input_bound_rule(step_facts(**unsure, activities=host_times({"input": 0.001}))) is None
+    assert input_bound_rule(step_facts(**unsure)) is None
+    on_gpu = step_facts(**unsure, activities=host_times({"input": 0.03}), changes=ON_GPUS)
+    assert input_bound_rule(on_gpu) is None
+
+
 def test_more_loader_processes_are_advised_and_then_to_look_further_ahead() -> None:
     assert levers(finding(input_bound_rule(waiting(0.08)))) == ["num_workers=4", "prefetch_factor=8"]
     assert levers(finding(input_bound_rule(waiting(0.08, num_workers=0)))) == ["num_workers=2"]
