@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,21 @@ class Pace(torch.autograd.Function):
 class Paced(nn.Module):
     def forward(self, x):
         return Pace.apply(x)
+
+if "WITHOUT_INPUT" in os.environ:
+    LOAD_S = 0.0
+
+    class DataLoader(DataLoader):
+        ready = {}  # by the size of the data set
+
+        def __iter__(self):
+            endless = isinstance(self.dataset, IterableDataset)
+            batches = self.ready.setdefault(0 if endless else len(self.dataset), [])
+            if not batches:
+                batches += itertools.islice(super().__iter__(), 20)
+            for number in itertools.count() if endless else range(len(self)):
+                batch = batches[number % len(batches)]
+                yield dict(batch) if isinstance(batch, dict) else batch
 
 class Samples(Dataset):
     def __init__(self, size=320):
@@ -107,11 +122,13 @@ for x, y in DataLoader(Stream(), batch_size=BATCH, num_workers=2):
         1.0,
         "rest",
         """
-data = Samples()
+data, ready = Samples(), {}
 while True:
     for first in range(0, 320, BATCH):
-        samples = [data[first + number] for number in range(BATCH)]
-        step(torch.stack([x for x, _ in samples]), torch.stack([y for _, y in samples]))
+        if first not in ready or LOAD_S:
+            samples = [data[first + number] for number in range(BATCH)]
+            ready[first] = [torch.stack(column) for column in zip(*samples)]
+        step(*ready[first])
 """,
     ),
     "collate": (
@@ -165,8 +182,9 @@ for x, y in itertools.cycle(DataLoader(Samples(160), batch_size=BATCH)):
 ready = queue.Queue(2)
 
 def fill():
+    data = Samples()
     while True:
-        for batch in DataLoader(Samples(), batch_size=BATCH):
+        for batch in DataLoader(data, batch_size=BATCH):
             ready.put(batch)
 
 threading.Thread(target=fill, daemon=True).start()
@@ -317,6 +335,7 @@ while True:
     ),
 }
 _BLOCKS = {"critic": 24, "closure": 5}  # optimizer steps that hold all kinds of steps; of others 20
+_WITHOUT = {"WITHOUT_INPUT": "1", "LOAD_MS": "0"}
 _NEAR = 0.05
 
 
@@ -347,7 +366,7 @@ def score(name: str, out: Path) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / f"{name}.py"
     script.write_text(_PRELUDE.replace("{load_ms}", str(load_ms)) + loop)
-    given, without = zip(*((step_s(script, None), step_s(script, 0.0)) for _ in range(3)), strict=True)
+    given, without = zip(*((step_s(script, {}), step_s(script, _WITHOUT)) for _ in range(3)), strict=True)
     truth = 1.0 - min(without) / min(given)  # both sleep: what else there is only adds to them
     run = folder / f"run-{time.time():.0f}"
     ended = subprocess.run(
@@ -364,7 +383,7 @@ def score(name: str, out: Path) -> dict[str, Any]:
     if belongs == "input":
         right = abs((claimed or 0.0) - truth) <= _NEAR
     else:
-        right = not claimed and abs(parts.get("rest", 0.0) - truth) <= _NEAR
+        right = (claimed or 0.0) <= _NEAR and abs(parts.get("rest", 0.0) - truth) <= _NEAR
     return {
         "shape": name,
         "truth": round(truth, 3),
@@ -391,9 +410,9 @@ def claims(run: Path) -> tuple[float | None, dict[str, float], list[str]]:
     return shares.get("input"), shares, findings
 
 
-def step_s(script: Path, load_ms: float | None) -> float:
+def step_s(script: Path, variables: Mapping[str, str]) -> float:
     """Seconds of a step of the script alone: the mean of the calmest twenty steps or so."""
-    environment = {**os.environ} if load_ms is None else {**os.environ, "LOAD_MS": str(load_ms)}
+    environment = {**os.environ, **variables}
     ended = subprocess.run(
         [sys.executable, __file__, "--time", str(script)], env=environment, capture_output=True, text=True
     )

@@ -268,7 +268,7 @@ class StepParts:
         parts = {"forward": forward, "backward": backward, "optimizer": optimizer}
         if 0.0 < forward + backward <= optimizer:
             del parts["optimizer"]
-        if self._loaders.samples:
+        if self._loaders.batches:  # also where all of them came before the window, and are kept by the script
             parts = {"input": self._loaders.wait_s / steps, **parts}
         return {f"host/{name}_s": time_s for name, time_s in parts.items()}
 

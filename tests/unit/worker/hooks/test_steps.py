@@ -125,6 +125,12 @@ def test_times_are_those_of_the_warm_up() -> None:
     assert script.parts.times(10) == {"host/forward_s": 1, "host/backward_s": 1, "host/optimizer_s": 1}
 
 
+def test_a_script_that_keeps_all_batches_of_its_loader_waits_for_none(script: Script) -> None:
+    kept = [batch[0] for batch in DataLoader(TensorDataset(torch.zeros(32, 4)), batch_size=8)]
+    script.warm_up(lambda: iter(kept))
+    assert script.parts.times(10)["host/input_s"] == 0.0
+
+
 def watched(*modules: nn.Module) -> ModelInputs:
     inputs = ModelInputs(GUARD)
     inputs.watch(parameter for module in modules for parameter in module.parameters())
