@@ -106,7 +106,7 @@ def test_losses_of_a_command_are_compared_where_its_script_is_seeded(
 @pytest.mark.thorough
 def test_what_can_be_switched_is_tried_in_the_start_of_another_launch(start: Start) -> None:
     levers = "--levers=precision=bf16,fused_optimizer=true"
-    run = start("tune", *TINY, levers, "--repeats=2", "--budget=5m")
+    run = start("tune", *TINY, levers, "--threads-per-rank=1", "--repeats=2", "--budget=5m")
     finished = run.finish()
     assert finished.returncode == 0, finished.stderr
     assert run.leftovers() == []

@@ -5,6 +5,7 @@ gets a launch of its own (decision 34). A trial that removes and records nothing
 in blocks that alternate with blocks of the unchanged step (decision 36).
 """
 
+import itertools
 import json
 import statistics
 from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ _LONGEST_S = 2.0  # of a phase: the same processes differ less from each other t
 _SETTLING_TRY = 6  # steps of other levers before they count: the first compile and allocate
 _BLOCKS, _BLOCK_S, _LEAST_BLOCK_STEPS = 3, 0.3, 3  # of a try, and as many of the unchanged step
 _LONGEST_TRY_S = 20.0  # by the steps as they are; a launch of its own makes fewer
-_SLOWING = 1.2  # the last block over the first
+_SLOWING = 1.2  # the last block over the first, each over that beside it
 _SLOW_STEPS = "its steps are too long to alternate with others"
 _AFTER_PROFILER = "steps after recorded ones are slower on a GPU"
 
@@ -171,22 +172,22 @@ class Explanations:
             settling_s = yield from self.engine.timed(_SETTLING_TRY)
         count, first = self._block_steps(), clocks.monotonic()
         blocks: list[list[float]] = []
-        beside_s: list[float] = []
+        beside: list[list[float]] = []
         for _ in range(_BLOCKS):
             with self.loop.switched(trial):
                 compilation.begin()
                 blocks.append((yield from self.engine.timed(count)))
                 compilation.end()
-            beside_s += yield from self.engine.timed(count)
+            beside.append((yield from self.engine.timed(count)))
         tried_s = [step_s for block in blocks for step_s in block]
         measured = Measurements(samples={"warmup_step_time_s": settling_s, "step_time_s": tried_s})
         measured.counters = compilation.counters()
         if measured.counters.get("compile/compilations_inside"):
             raise BadInput("it was recompiled while it was timed")
-        if sum(blocks[-1]) > _SLOWING * sum(blocks[0]):
+        if uses_something_up(blocks, beside):
             raise BadInput("its steps became slower, as if they first used up prefetched batches")
         measured.counters |= dict(zip(WINDOW, (first, clocks.monotonic()), strict=True))
-        measured.counters[BESIDE] = statistics.fmean(beside_s)
+        measured.counters[BESIDE] = statistics.fmean(itertools.chain(*beside))
         return measured
 
     def _block_steps(self) -> int:
@@ -248,6 +249,13 @@ class Explanations:
 def is_try(trial: Trial) -> bool:
     """Whether a trial is the same job with other levers."""
     return not trial.is_ablation and not is_recorded(trial)
+
+
+def uses_something_up(blocks: Sequence[Sequence[float]], beside: Sequence[Sequence[float]]) -> bool:
+    """Whether every block is slower than the one before, compared with the block beside it: a machine that
+    others use slows both."""
+    ratios = [sum(tried) / sum(plain) for tried, plain in zip(blocks, beside, strict=True)]
+    return ratios == sorted(ratios) and ratios[-1] > _SLOWING * ratios[0]
 
 
 def _settling(trial: Trial) -> int:

@@ -10,7 +10,7 @@ from scalescope.experiment.explanations import breakdown_of
 from scalescope.experiment.trial import Trial
 from scalescope.results.ranks import BESIDE, PHASE_TIME, AttachPhase
 from scalescope.worker.engine import explaining
-from scalescope.worker.engine.explaining import Explanations, is_try
+from scalescope.worker.engine.explaining import Explanations, is_try, uses_something_up
 from scalescope.worker.engine.steps import driven
 from scalescope.worker.training.measurements import Measurements
 from tests.builders.loops import engine_of
@@ -104,3 +104,19 @@ def test_only_trials_that_remove_and_record_nothing_are_tries() -> None:
     assert is_try(make_trial(compile="default"))
     assert not is_try(make_trial(with_preloaded_input=True))
     assert not is_try(breakdown_of(make_trial()))
+
+
+@pytest.mark.parametrize(
+    ("tried", "beside", "is_used_up"),
+    [
+        ((1.0, 1.5, 2.0), (2.0, 2.0, 2.0), True),  # prefetched batches, for instance
+        ((1.0, 1.5, 2.0), (2.0, 3.0, 4.0), False),  # the machine is slower for both
+        ((1.0, 2.0, 1.5), (2.0, 2.0, 2.0), False),  # a hiccup
+        ((1.0, 1.05, 1.1), (2.0, 2.0, 2.0), False),
+    ],
+)
+def test_a_try_counts_unless_it_becomes_slower_from_block_to_block(
+    tried: tuple[float, ...], beside: tuple[float, ...], is_used_up: bool
+) -> None:
+    blocks, others = ([[time_s] * 3 for time_s in times] for times in (tried, beside))
+    assert uses_something_up(blocks, others) == is_used_up
