@@ -61,7 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         scores = _scored(numbers, float(budget))
         print(_line(float(budget), scores), f"[{time.monotonic() - began:.0f} s]", flush=True)
         if options.noise:
-            print(_noisy_line(options.noise, scores, _scored(numbers, float(budget), options.noise)))
+            noisy = _scored(numbers, float(budget), options.noise)
+            print(_noisy_line(options.noise, scores, noisy))
+            print(f"  noise ×{options.noise:g}, {_line(float(budget), noisy)}", flush=True)
         for worst in sorted(scores, key=lambda scored: -scored.regret)[: options.worst]:
             print("   ", worst)
     return 0

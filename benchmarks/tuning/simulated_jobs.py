@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 _KINDS = ("transformer", "cnn", "recurrent", "embedding", "loader", "ranks", "cpu", "slow link")
 _OPPOSITE = 0.08  # of settings do the opposite of what is usual
 _NOTHING = 0.25  # of jobs have nothing to gain
+_FAILS_TOGETHER = 0.15  # of jobs with channels_last cannot be compiled with it
 _BATCHES_PER_EPOCH = (30, 2000)
 
 
@@ -99,6 +100,7 @@ class Change:
     with_any: tuple[str, ...] = ()  # only in this company do the factors on kernels hold
     needs_any: tuple[str, ...] = ()  # cannot run otherwise
     fails: bool = False
+    fails_with: tuple[str, ...] = ()  # only in this company
 
     def apply(self, step: Step, levers: frozenset[str]) -> Step:
         factors = self.gpu if not self.with_any or levers & set(self.with_any) else {}
@@ -170,7 +172,8 @@ class Job:
         return all(not change.needs_any or levers & set(change.needs_any) for change in chosen)
 
     def fails(self, levers: frozenset[str]) -> bool:
-        return any(self.of(name).fails for name in levers)
+        chosen = [self.of(name) for name in levers]
+        return any(change.fails or levers & set(change.fails_with) for change in chosen)
 
     def compiles(self, levers: frozenset[str]) -> bool:
         return any(self.of(name).compiles for name in levers)
@@ -185,6 +188,9 @@ def make_job(number: int) -> Job:
     changes = _changes(kind, device, draw)
     if draw.random() < _NOTHING:
         changes = [_useless(change, draw) for change in changes]
+    if random.Random(f"fails together {number}").random() < _FAILS_TOGETHER:
+        company = ("memory_format channels_last",)
+        changes = [dataclasses.replace(c, fails_with=company) if c.compiles else c for c in changes]
     return Job(
         number=number,
         kind=kind,

@@ -4,13 +4,15 @@
 2. The bundle: what an expert writes at once, in one launch; then the same with compilation.
 3. Where that failed or is slower: its parts, one by one.
 4. What else promises something on top of the best, the most per second first.
-5. The race: the best sets, the best without each of its parts, and the settings as they are, in turns, in new
-   launches. Whatever is clearly slower than the best leaves the race.
+5. The race, in new launches made in turns: the best and the settings as they are until it is proven to be
+   faster, then also the other good sets and the best without each of its parts. Whatever is clearly slower
+   than the best leaves the race.
 
-The simplest set within one standard error of the fastest is recommended, if it is faster than the settings as
-they are for sure. Nothing is remembered besides the launches, so an interrupted search goes on.
+Of what is proven to be faster than the settings as they are, the simplest set within one standard error of
+the fastest is recommended. Nothing is remembered besides the launches, so an interrupted search goes on.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -144,6 +146,20 @@ class SearchPosition:
         """The fastest so far."""
         return max(self.values, key=lambda levers: (self.values[levers], -len(levers)))
 
+    def is_proven(self, levers: Combination) -> bool:
+        """Whether a set is faster than the settings as they are for sure."""
+        gain = self.measured.difference(levers, BASELINE, with_tries=False)
+        return gain is not None and gain.value > LEAST_GAIN and gain.low(self._error_of(levers)) > 0.0
+
+    def _error_of(self, levers: Combination) -> float:
+        """Of a claim about a set. Once there is a race, it alone supports claims: the other launches chose
+        who is in it. The set that entered it first has half of the error, the others the rest."""
+        if not self.measured.race.pairs(levers, BASELINE):
+            return _alpha(len(self.measured.combinations) - 1)
+        entered = [runner for runner in self.measured.race.combinations if runner]
+        others = len(entered) - 1
+        return _CLAIM * (1.0 if not others else 0.5 if levers == entered[0] else 0.5 / others)
+
     # Exploring
 
     def explored(self) -> NextLaunch | None:
@@ -225,19 +241,43 @@ class SearchPosition:
         return max(promises, default=0.0) > self.search.promise(best[0], BASELINE)
 
     def _compiled_sets(self) -> list[tuple[Combination, Combination]]:
-        """For each way of compiling the set that is expected to be the fastest with it, and that without."""
+        """For each way of compiling the set that should be the fastest with it, and what it comes from;
+        where something failed to compile, only what promises more than the best."""
         compiling = {option.name for option in self.search.options if option.compiles}
         found = []
         for option in (option for option in self.search.options if option.compiles):
             pairs = []
-            for base in self.values:
-                levers = self.search.with_option(base, option)
-                promise = 0.0 if base & compiling else self.search.promise(levers, base)
-                if promise > _WORTH and self.search.can_run(levers):
-                    pairs.append((self.values[base] + promise, levers, base))
+            for eager, base in self._compilable().items():
+                levers = self.search.with_option(eager, option)
+                promise = 0.0 if eager & compiling else self.search.promise(levers, eager)
+                if promise > _WORTH and self.search.can_run(levers) and not self._fails_to_compile(levers):
+                    value = self.values[base] - max(0.0, self.search.promise(base, eager))
+                    pairs.append((value + promise, levers, base))
+            if self._failed_programs:
+                pairs = [pair for pair in pairs if pair[0] > self.values[self.best] + _WORTH]
             if pairs and frozenset({option.name}) not in self.measured.failed:
                 found.append(max(pairs, key=lambda pair: pair[0]))
         return [(levers, base) for _, levers, base in sorted(found, key=lambda pair: -pair[0])]
+
+    def _compilable(self) -> dict[Combination, Combination]:
+        """Sets to compile, each with the measured one that it comes from: itself, or one with a part more of
+        what failed to compile."""
+        sets = {levers: levers for levers in self.values}
+        for program in self._failed_programs:
+            for base, name in itertools.product(self.values, sorted(program)):
+                if name in base:
+                    sets.setdefault(base - {name}, base)
+        return sets
+
+    @cached_property
+    def _failed_programs(self) -> frozenset[Combination]:
+        failed = (launch for launch in self.measured.launches if launch.log_rate is None)
+        programs = {self.search.program(launch.levers) for launch in failed if not launch.cut_short}
+        made = {self.search.program(levers) for levers in self.measured.combinations}
+        return frozenset(program for program in programs - made if program is not None)
+
+    def _fails_to_compile(self, levers: Combination) -> bool:
+        return self.search.program(levers) in self._failed_programs
 
     def _parts_of_bundle(self) -> Iterable[tuple[Combination, Combination]]:
         """What promises something alone, one by one; then the bundle without what turned out to be slower."""
@@ -355,7 +395,9 @@ class SearchPosition:
 
     def _is_new(self, levers: Combination) -> bool:
         made = [launch for launch in self.measured.launches if launch.levers == levers]
-        return self.search.can_run(levers) and not any(map(self._is_settled_by, made))
+        if not self.search.can_run(levers) or self._fails_to_compile(levers):
+            return False
+        return not any(map(self._is_settled_by, made))
 
     def promises(self) -> dict[str, float]:
         """What every other lever may give on top of the best; nothing where that is not worth a launch."""
@@ -397,8 +439,11 @@ class SearchPosition:
         if self.values[best] < math.log1p(self.search.threshold) and self._is_half_over():
             return []  # what nobody would notice is not worth the rest of the time
         others = [levers for levers in self._against(best) if not self._is_settled(levers, best)]
+        pairs = len(self.measured.race.pairs(best, BASELINE))
         enough = self.measured.race.made(best) >= self.search.most_launches
-        needs_pair = len(self.measured.race.pairs(best, BASELINE)) < self.search.most_launches and not enough
+        needs_pair = pairs < self.search.most_launches and not enough
+        if needs_pair and pairs and not self.is_proven(best):
+            return [best, BASELINE]
         if not others and not needs_pair:
             return []
         return list(dict.fromkeys([best, BASELINE, *others])) if needs_pair else [best, *others]
@@ -452,18 +497,14 @@ def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
     position = SearchPosition(search=search, measured=measured)
     launched = [levers for levers in position.values if measured.fresh.count(levers)]
     fastest = max(launched, key=lambda levers: position.values[levers])
-    winner = _simplest(position, launched)
-    pairs = len(measured.race.pairs(winner, BASELINE)) if winner else 0
-    # Once there is a race, it alone supports a claim: the other launches chose the winner. Tries never do.
-    gain = measured.difference(winner, BASELINE, with_tries=False) if winner else None
-    rivals = len(measured.race.combinations) - 1 if pairs else len(measured.combinations) - 1
-    alpha = _CLAIM / max(1, rivals) if pairs else _alpha(rivals)
-    recommended = gain is not None and gain.value > LEAST_GAIN and gain.low(alpha) > 0.0
+    proven = [levers for levers in launched if levers and position.is_proven(levers)]
+    winner = _simplest(position, proven or launched, launched)
+    recommended = winner in proven
     return Conclusion(
         winner=winner,
         recommended=recommended,
-        gain=gain,
-        is_confirmed=pairs > 0,
+        gain=measured.difference(winner, BASELINE, with_tries=False) if winner else None,
+        is_confirmed=bool(winner and measured.race.pairs(winner, BASELINE)),
         support={lever: _support(position, lever, winner) for lever in sorted(winner)},
         dropped=fastest - winner,
         promises=position.promises(),
@@ -471,17 +512,19 @@ def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
     )
 
 
-def _simplest(position: SearchPosition, launched: Sequence[Combination]) -> Combination:
-    """The set of fewest levers than which none is faster by more than a standard error; where each is slower
-    than some other one, the least so. What was only tried in the start of another is not recommended."""
+def _simplest(
+    position: SearchPosition, candidates: Sequence[Combination], launched: Sequence[Combination]
+) -> Combination:
+    """The candidate of fewest levers than which none is faster by more than a standard error; where each is
+    slower than some other one, the least so. What was only tried in another's start is not recommended."""
     behind = {
         levers: max(
             (position.errors_behind(levers, other) for other in launched if other != levers), default=0.0
         )
-        for levers in launched
+        for levers in candidates
     }
     limit = max(1.0, min(behind.values()))
-    near = [levers for levers in launched if behind[levers] <= limit]
+    near = [levers for levers in candidates if behind[levers] <= limit]
     return min(near, key=lambda levers: (len(levers), -position.values[levers]))
 
 

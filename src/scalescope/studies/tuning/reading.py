@@ -260,14 +260,16 @@ class _TuningReader:
         )
 
     def _added(self, text: str) -> tuple[Combination, Combination] | None:
-        """The last combination in which a lever was new, alone if possible, and what it was added to."""
+        """The last combination in which a lever was new, measured and alone if possible, and what it was
+        added to."""
         launches = [
             (launch.levers, launch.base)
             for launch in self._measured.launches
             if launch.stage.kind == "explore" and text in launch.levers - launch.base
         ]
         alone = [(levers, base) for levers, base in launches if levers - base == {text}]
-        return next(iter([*reversed(alone), *reversed(launches)]), None)
+        measured = [added for added in alone if added[0] not in self._measured.failed]
+        return next(iter([*reversed(measured), *reversed(alone), *reversed(launches)]), None)
 
     def _status(self, text: str, levers: Combination, difference: SpeedDifference | None) -> LeverStatus:
         if text in self._conclusion.winner:

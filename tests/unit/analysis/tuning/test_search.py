@@ -174,6 +174,42 @@ def test_the_simplest_set_within_a_standard_error_of_the_fastest_is_recommended(
     assert conclusion.gain is not None and conclusion.gain.value == pytest.approx(0.5)
 
 
+def test_what_is_proven_goes_before_what_is_simpler_but_is_not_proven() -> None:
+    made = [NOW, explored("half+fused", 0.4)]
+    for noise in (0.2, -0.1, 0.1, -0.2):
+        made += [raced("half+fused", 0.4 + noise, "half+fused"), raced("", 0.0, "half+fused")]
+    made.append(raced("half", 0.3, "half+fused"))
+    conclusion = conclude(search("half", "fused"), launches(*made))
+    position = SearchPosition(search=search("half", "fused"), measured=launches(*made))
+    assert position.errors_behind(combination("half"), combination("half+fused")) < 1.0
+    assert not position.is_proven(combination("half"))
+    assert (conclusion.winner, conclusion.recommended) == (combination("half+fused"), True)
+
+
+def test_a_noisy_best_set_races_the_current_settings_alone_until_its_gain_is_proven() -> None:
+    levers = search("half", "fused")
+    made = [NOW, explored("half+fused", 0.4)]
+    for log_rate in (0.6, 0.2, 0.6, 0.2):
+        made += [raced("half+fused", log_rate, "half+fused"), raced("", 0.0, "half+fused")]
+        proven = SearchPosition(search=levers, measured=launches(*made)).is_proven(combination("half+fused"))
+        step = following(levers, *made)
+        assert step.levers in ({combination("half+fused"), BASELINE} if not proven else {combination("half")})
+    assert proven
+
+
+def test_what_cannot_be_compiled_is_compiled_without_one_of_its_parts_where_that_promises_more() -> None:
+    for busy_share, wanted in ((0.3, "fused+graphs"), (0.9, None)):  # half is part of what failed
+        levers = search("half", "fused", "graphs", parts=parts_of_step(busy_share=busy_share))
+        made = [NOW, explored("half+fused", 0.5), explored("half+fused+graphs", None, "half+fused")]
+        step = following(levers, *made)
+        if wanted is None:
+            assert step.stage.kind == "confirm"
+            continue
+        assert (step.levers, step.base) == (combination(wanted), combination("half+fused"))
+        made.append(explored(wanted, 0.9, "half+fused"))
+        assert following(levers, *made).stage.kind == "confirm"  # nothing else with half is compiled
+
+
 def test_a_noisy_gain_is_not_recommended_and_bounds_what_was_tried() -> None:
     made = [NOW, explored("half", 0.02)]
     conclusion = conclude(search("half"), launches(*made))
@@ -258,7 +294,7 @@ def test_no_measured_set_is_faster_by_a_standard_error_than_the_recommended_one(
     behind = {
         levers: max(position.errors_behind(levers, other) for other in position.values if other != levers)
         for levers in position.values
-        if len(position.values) > 1
+        if levers and position.is_proven(levers)
     }
     if conclusion.recommended:  # where each is slower than some other one, it is the least so
         assert behind[conclusion.winner] <= max(1.0, min(behind.values())) + 1e-9
