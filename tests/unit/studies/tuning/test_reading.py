@@ -133,6 +133,12 @@ def test_a_lever_is_what_it_gave_where_it_was_added() -> None:
     assert jit.speedup is not None and jit.speedup.value == pytest.approx(1.2, rel=0.01)
 
 
+def test_a_lever_that_failed_elsewhere_is_what_it_gave_where_it_worked() -> None:
+    tuning = explored().add(JIT, "explore", status="failed", reason="no kernel").read()
+    (jit,) = [lever for lever in tuning.levers if lever.name == "jit True"]
+    assert (jit.added_to, jit.reason) == (("precision bf16",), None)
+
+
 @pytest.mark.parametrize(("factor", "status"), [(3.0, "slower"), (1.0, "undecided"), (0.995, "undecided")])
 def test_a_lever_that_does_not_help_has_a_status(factor: float, status: str) -> None:
     tuning = Launches().add(BASELINE, "baseline").add(HOOK, "explore", factor=factor).read()
