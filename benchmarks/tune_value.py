@@ -50,11 +50,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Score the search of tune on simulated jobs.")
     parser.add_argument("--budgets", default="60,180,600")
     parser.add_argument("--jobs", type=int, default=400)
+    parser.add_argument("--first", type=int, default=0, help="number of the first job")
     parser.add_argument("--half", choices=tuple(_HALVES), default="both")
     parser.add_argument("--noise", type=float, help="also with so many times the noise of each job")
     parser.add_argument("--worst", type=int, default=0, help="also list the jobs of largest regret")
     options = parser.parse_args(argv)
-    numbers = [number for number in range(options.jobs) if (number // 8) % 2 in _HALVES[options.half]]
+    numbers = [
+        number
+        for number in range(options.first, options.first + options.jobs)
+        if (number // 8) % 2 in _HALVES[options.half]
+    ]
     print(f"{len(numbers)} simulated jobs ({options.half})")
     for budget in options.budgets.split(","):
         began = time.monotonic()

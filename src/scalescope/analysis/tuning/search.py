@@ -242,7 +242,7 @@ class SearchPosition:
 
     def _compiled_sets(self) -> list[tuple[Combination, Combination]]:
         """For each way of compiling the set that should be the fastest with it, and what it comes from;
-        where something failed to compile, only what promises more than the best."""
+        the way that failed least comes first. After a failure only what promises more than the best."""
         compiling = {option.name for option in self.search.options if option.compiles}
         found = []
         for option in (option for option in self.search.options if option.compiles):
@@ -256,8 +256,10 @@ class SearchPosition:
             if self._failed_programs:
                 pairs = [pair for pair in pairs if pair[0] > self.values[self.best] + _WORTH]
             if pairs and frozenset({option.name}) not in self.measured.failed:
-                found.append(max(pairs, key=lambda pair: pair[0]))
-        return [(levers, base) for _, levers, base in sorted(found, key=lambda pair: -pair[0])]
+                failures = sum(option.name in program for program in self._failed_programs)
+                found.append((failures, max(pairs, key=lambda pair: pair[0])))
+        found.sort(key=lambda pair: (pair[0], -pair[1][0]))
+        return [(levers, base) for _, (_, levers, base) in found]
 
     def _compilable(self) -> dict[Combination, Combination]:
         """Sets to compile, each with the measured one that it comes from: itself, or one with a part more of
