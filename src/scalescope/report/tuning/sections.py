@@ -364,7 +364,12 @@ def _of_memory(tuning: Tuning) -> list[str]:
     before, after = peaks.get(()), peaks.get(tuning.winner)
     if not tuning.recommended or before is None or after is None:
         return []
-    return [f"Memory at its peak: {data_size(after)} in place of {data_size(before)}."]
+    now, then = data_size(after), data_size(before)
+    return [
+        f"Memory at its peak: {now}, as before."
+        if now == then
+        else f"Memory at its peak: {now} in place of {then}."
+    ]
 
 
 def _is_missed(tuning: Tuning, combination: TriedCombination) -> bool:

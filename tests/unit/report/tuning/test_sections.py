@@ -176,6 +176,28 @@ def test_the_sentence_and_its_remarks(changes: dict[str, Any], lines: list[str])
     assert list(tuning_sections(tuning(**changes))[0].lines) == lines
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        (4 << 30, 1 << 30, ["Memory at its peak: 1.00 GiB in place of 4.00 GiB."]),
+        ((4 << 30) + 1, 4 << 30, ["Memory at its peak: 4.00 GiB, as before."]),
+        (None, 1 << 30, []),
+    ],
+)
+def test_the_memory_that_the_settings_cost_or_free(
+    before: int | None, after: int | None, line: list[str]
+) -> None:
+    def using(tried: TriedCombination, peak: int | None) -> TriedCombination:
+        launches = [dataclasses.replace(one, peak_memory_bytes=peak) for one in tried.configuration.launches]
+        return dataclasses.replace(
+            tried, configuration=dataclasses.replace(tried.configuration, launches=tuple(launches))
+        )
+
+    combinations = (using(FAST, after), using(CURRENT, before))
+    lines = tuning_sections(tuning(combinations=combinations, levers=()))[0].lines
+    assert [text for text in lines if "Memory" in text] == line
+
+
 def test_what_is_slower_and_cannot_be_used_is_not_worth_a_line() -> None:
     slow = combination("c 3", speedup=0.7, loss_differs=True)
     lines = tuning_sections(tuning(combinations=(FAST, CURRENT, slow), levers=()))[0].lines
