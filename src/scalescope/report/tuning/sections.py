@@ -11,7 +11,7 @@ from scalescope.analysis.configurations import Configuration
 from scalescope.analysis.statistics import Estimate
 from scalescope.analysis.tuning.losses import LossCheck, UnknownLoss
 from scalescope.analysis.tuning.search import Support
-from scalescope.analysis.verdicts import LEAST_EFFECT, Verdict
+from scalescope.analysis.verdicts import INCONCLUSIVE, LEAST_EFFECT, Verdict
 from scalescope.catalog.setting import Change
 from scalescope.experiment.trial import Trial
 from scalescope.report.machine import threads_text
@@ -485,8 +485,14 @@ def _remark(tuning: Tuning, combination: TriedCombination) -> str:
         return f"a launch failed: {shortened(combination.failure)}"
     if tuning.recommended and tuning.gain is not None and combination.speedup.value > tuning.gain.value:
         return "not measurably faster than the recommended settings"
+    if combination.verdict == INCONCLUSIVE and _excludes_no_change(combination.speedup):
+        return f"not sure enough, as one of {len(tuning.combinations) - 1} sets"
     single = len(combination.configuration.launches) == 1 and not tuning.one_launch_each
     return "one launch: no verdict" if single and combination.levers else ""
+
+
+def _excludes_no_change(speedup: Estimate) -> bool:
+    return speedup.low is not None and speedup.high is not None and not speedup.low <= 1.0 <= speedup.high
 
 
 _RESULTS = {

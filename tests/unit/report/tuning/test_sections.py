@@ -239,6 +239,13 @@ def test_every_combination_is_a_row() -> None:
     assert (current["speedup"], current["remark"]) == ("1.00×", "")
 
 
+def test_an_interval_that_excludes_no_change_beside_no_verdict_is_explained() -> None:
+    unsure = combination("a 1", speedup=1.5, verdict="inconclusive")
+    unclear = combination("b 2", speedup=1.05, verdict="inconclusive")
+    rows = rows_of(tuning_sections(tuning(**{**NOTHING, "combinations": (unsure, unclear, CURRENT)}))[1])
+    assert [row["remark"] for row in rows] == ["not sure enough, as one of 2 sets", "", ""]
+
+
 def test_remarks_name_what_forbids_a_combination() -> None:
     rows = rows_of(tuning_sections(tuning(**{**NOTHING, "combinations": (ODD, FAILING, CURRENT)}))[1])
     assert [row["remark"] for row in rows] == ["the loss differs", "a launch failed: failed: lost", ""]
