@@ -156,9 +156,10 @@ class SearchPosition:
         who is in it. The set that entered it first has half of the error, the others the rest."""
         if not self.measured.race.pairs(levers, BASELINE):
             return _alpha(len(self.measured.combinations) - 1)
-        entered = [runner for runner in self.measured.race.combinations if runner]
-        others = len(entered) - 1
-        return _CLAIM * (1.0 if not others else 0.5 if levers == entered[0] else 0.5 / others)
+        first, *others = [runner for runner in self.measured.race.combinations if runner]
+        if not others:
+            return _CLAIM
+        return _CLAIM / 2 if levers == first else _CLAIM / 2 / len(others)
 
     # Exploring
 
@@ -257,9 +258,10 @@ class SearchPosition:
                 pairs = [pair for pair in pairs if pair[0] > self.values[self.best] + _WORTH]
             if pairs and frozenset({option.name}) not in self.measured.failed:
                 failures = sum(option.name in program for program in self._failed_programs)
-                found.append((failures, max(pairs, key=lambda pair: pair[0])))
-        found.sort(key=lambda pair: (pair[0], -pair[1][0]))
-        return [(levers, base) for _, (_, levers, base) in found]
+                value, levers, base = max(pairs, key=lambda pair: pair[0])
+                found.append((failures, -value, levers, base))
+        found.sort(key=lambda ranked: ranked[:2])
+        return [(levers, base) for _, _, levers, base in found]
 
     def _compilable(self) -> dict[Combination, Combination]:
         """Sets to compile, each with the measured one that it comes from: itself, or one with a part more of
