@@ -11,6 +11,7 @@ from torch.utils.data._utils import fetch as fetching
 
 from scalescope import clocks
 from scalescope.cores import usable_cores
+from scalescope.worker.machine.rates import one_thread
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 its size is read, nothing is written
 _FETCHERS = ("_MapDatasetFetcher", "_IterableDatasetFetcher")
@@ -28,6 +29,14 @@ class LoaderSettings:
     prefetch_factor: int | None  # batches that each process prepares ahead; None without processes
     pin_memory: bool
     persistent_workers: bool = False
+
+
+def read_alone(read: Callable[[], Any]) -> tuple[Any, float]:
+    """A batch, and the seconds that it takes on one thread: the processes of a loader have no more."""
+    with one_thread():
+        began = clocks.perf_counter()
+        batch = read()
+        return batch, clocks.perf_counter() - began
 
 
 class LoaderWatch:

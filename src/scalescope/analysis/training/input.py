@@ -25,8 +25,9 @@ class LoaderFacts:
     copy_s: float | None = None  # of the host, to copy the batch to the device
     first_batch_s: float | None = None
     prepare_s: float | None = None  # getting the samples and collating them, in the process that does it
-    collate_s: float | None = None  # of that, collating
-    cpu_s: float | None = None  # of that, computing; the rest is waiting for storage or sleeping
+    process_s: float | None = None  # the same on one thread, as a process of a loader does it
+    collate_s: float | None = None  # of prepare_s, collating
+    cpu_s: float | None = None  # of prepare_s, computing; the rest is waiting for storage or sleeping
     workers: int | None = None  # processes; None where batches come from an iterable and not from a loader
     prefetch_factor: int | None = None
     pinned: bool | None = None
@@ -58,9 +59,10 @@ class LoaderFacts:
 
     def workers_to_hide(self, batch_s: float) -> int | None:
         """How many processes prepare batches as fast as one is used up every `batch_s`."""
-        if self.prepare_s is None or batch_s <= 0.0:
+        process_s = self.process_s or self.prepare_s
+        if process_s is None or batch_s <= 0.0:
             return None
-        return max(1, math.ceil(self.prepare_s / batch_s))
+        return max(1, math.ceil(process_s / batch_s))
 
     @property
     def batches_that_fit(self) -> int | None:
@@ -85,6 +87,7 @@ def _facts_of(record: RankRecord) -> LoaderFacts | None:
         copy_s=record.number("copy_s"),
         first_batch_s=record.number(f"{_LOADER}first_batch_s"),
         prepare_s=record.number(f"{_LOADER}prepare_s"),
+        process_s=record.number(f"{_LOADER}process_s"),
         collate_s=record.number(f"{_LOADER}collate_s"),
         cpu_s=record.number(f"{_LOADER}cpu_s"),
         workers=record.whole(f"{_LOADER}workers"),
@@ -105,11 +108,8 @@ def _of_command(record: RankRecord) -> LoaderFacts | None:
     return LoaderFacts(
         rank=record.rank,
         wait_s=record.number("host/input_s"),
-        prepare_s=record.number(f"{_LOADER}prepare_s"),
-        collate_s=record.number(f"{_LOADER}collate_s"),
-        cpu_s=record.number(f"{_LOADER}cpu_s"),
+        process_s=record.number(f"{_LOADER}process_s"),
         workers=record.whole(f"{OBSERVED}loader_workers"),
-        cores=record.whole(f"{_LOADER}cores"),
     )
 
 

@@ -115,9 +115,9 @@ class TunedLaunches:
         )
 
     def spread(self) -> tuple[float, float]:
-        """The variance of a launch, and its degrees of freedom."""
+        """The variance of a launch, and its degrees of freedom; a try in another's start is none."""
         squares, freedom = _USUAL_FREEDOM * self.usual_deviation**2, _USUAL_FREEDOM
-        for rates in self._rates.values():
+        for rates in self.fresh._rates.values():
             if len(rates) > 1:
                 squares += (len(rates) - 1) * statistics.variance(rates)
                 freedom += len(rates) - 1
@@ -201,15 +201,15 @@ class TunedLaunches:
     @cached_property
     def _pair_spread(self) -> tuple[float, float]:
         """The sum of squares of differences of pairs, and its degrees of freedom: how pairs differ among each
-        other, and how a launch differs from the one before of the same combination."""
+        other, and how a launch differs from the one before of the same combination. Tries are left out."""
         freedom = _USUAL_FREEDOM_OF_PAIRS  # other load makes rounds differ, and hardly pairs of one round
         squares = 2.0 * freedom * min(self.usual_deviation, _USUAL_DEVIATIONS["cpu"]) ** 2
-        for levers in self.combinations:
-            differences = self.pairs(levers, BASELINE) if levers else []
+        for levers in self.fresh.combinations:
+            differences = self.fresh.pairs(levers, BASELINE) if levers else []
             if len(differences) > 1:
                 squares += (len(differences) - 1) * statistics.variance(differences)
                 freedom += len(differences) - 1
-            for before, after in itertools.pairwise(self._rates[levers]):
+            for before, after in itertools.pairwise(self.fresh._rates[levers]):
                 squares += (after - before) ** 2
                 freedom += 1
         return squares, freedom

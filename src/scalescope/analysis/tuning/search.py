@@ -332,9 +332,11 @@ class SearchPosition:
 
     def _belongs(self, option: Option, chosen: Combination) -> bool:
         """Whether an expert would write it at once beside others."""
-        return not option.sets_processes and (
-            not option.needs_promise or self._adds(option, chosen) > _WORTH_WRITING
-        )
+        if option.sets_processes or not option.needs_promise:
+            return not option.sets_processes
+        compiling = self._by_promise((o for o in self.search.options if o.compiles), chosen)[:1]
+        bases = [chosen, *(self.search.with_option(chosen, compiled) for compiled in compiling)]
+        return any(self._adds(option, base) > _WORTH_WRITING for base in bases)
 
     def _adds(self, option: Option, base: Combination) -> float:
         return self.search.promise(self.search.with_option(base, option), base)
@@ -502,8 +504,8 @@ def conclude(search: TuningSearch, measured: TunedLaunches) -> Conclusion:
     launched = [levers for levers in position.values if measured.fresh.count(levers)]
     fastest = max(launched, key=lambda levers: position.values[levers])
     proven = [levers for levers in launched if levers and position.is_proven(levers)]
-    winner = _simplest(position, proven or launched, launched)
-    recommended = winner in proven
+    winner = _simplest(position, proven, launched) if proven else fastest
+    recommended = bool(proven)
     return Conclusion(
         winner=winner,
         recommended=recommended,

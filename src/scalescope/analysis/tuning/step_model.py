@@ -5,6 +5,7 @@ those parts (Amdahl's law), so the facts of a launch order the levers: shorter p
 host is the limit, and more loader processes give nothing where nobody waits for input.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,13 +27,15 @@ class StepParts:
     `products`, `convolutions`, `kernels` and `optimizer` are the device's work, one after the other; `host`
     runs beside it, and the longer of both counts. `prepare` is what one process takes to prepare the batches
     of a step: the rank itself if there are no `processes`, which otherwise work beside it. Of the former only
-    what is exposed counts: the GPU may be busy meanwhile; `hidden_prepare` is the rest of it. `copy` and
-    `communication` are exposed. `rest` is what no lever changes: waits of the script's own, for instance.
+    what is exposed counts: the GPU may be busy meanwhile; `hidden_prepare` is the rest of it. A process takes
+    `process_prepare` instead, where that is known: the rank has more threads. `copy` and `communication` are
+    exposed. `rest` is what no lever changes: waits of the script's own, for instance.
     """
 
     times: Mapping[Part, float]
     processes: int = 0
     hidden_prepare: float = 0.0
+    process_prepare: float | None = None
     rest: float = 0.0
 
     @property
@@ -106,10 +109,10 @@ class StepModel:
         }
         added = (self.effects[lever].processes for lever in levers - base if lever in self.effects)
         processes = next((count for count in added if count is not None), parts.processes)
-        hidden = parts.hidden_prepare
-        if processes and not parts.processes:
-            times["prepare"], hidden = times["prepare"] + hidden, 0.0
-        return StepParts(times=times, processes=processes, hidden_prepare=hidden, rest=parts.rest)
+        if not processes or parts.processes:
+            return dataclasses.replace(parts, times=times, processes=processes)
+        times["prepare"] = parts.process_prepare or times["prepare"] + parts.hidden_prepare
+        return StepParts(times=times, processes=processes, rest=parts.rest)
 
     def _factors(self, levers: frozenset[str]) -> dict[Part, float]:
         factors: dict[Part, float] = {}
@@ -129,6 +132,7 @@ def parts_of_step(
     convolution_share: float = 0.0,
     optimizer_share: float | None = None,
     prepare_share: float | None = None,
+    process_share: float | None = None,
     processes: int = 0,
 ) -> StepParts:
     """The parts of a step from what its launch showed: shares of the step, None where that is unknown.
@@ -154,4 +158,4 @@ def parts_of_step(
         "copy": copy_share,
         "communication": communication_share,
     }
-    return StepParts(times=times, processes=processes, hidden_prepare=hidden)
+    return StepParts(times=times, processes=processes, hidden_prepare=hidden, process_prepare=process_share)

@@ -49,17 +49,23 @@ class Precision:
             in_bundle=("bf16",),
             switches=("fp32", "tf32", "bf16"),  # fp16 scales its loss from the first step on
             expects=(
-                ExpectedEffect(value="tf32", device="cuda", factors={"products": 0.35}, source=_H200),
+                # PyTorch allows tf32 in convolutions by default.
+                ExpectedEffect(
+                    value="tf32",
+                    device="cuda",
+                    factors={"products": 0.35, "convolutions": 1.0},
+                    source=_H200,
+                ),
                 ExpectedEffect(
                     value="bf16",
                     device="cuda",
-                    factors={"products": 0.12, "kernels": 0.7, "host": 1.2},
+                    factors={"products": 0.12, "convolutions": 0.6, "kernels": 0.7, "host": 1.2},
                     source=_H200,
                 ),
                 ExpectedEffect(
                     value="fp16",
                     device="cuda",
-                    factors={"products": 0.12, "kernels": 0.75, "host": 1.35},
+                    factors={"products": 0.12, "convolutions": 0.6, "kernels": 0.75, "host": 1.35},
                     source=_H200,
                 ),
                 ExpectedEffect(

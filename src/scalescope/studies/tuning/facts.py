@@ -112,6 +112,7 @@ def parts_of_trial(results: Iterable[Result], trial: Trial, baseline: Trial) -> 
         return _recorded_parts(configuration, recorded, loading, batches)
     computing_s = step_s * max(0.0, 1.0 - input_share - copy_share - communication_share)
     prepare_s = None if loading is None else loading.prepare_s
+    process_s = None if loading is None else loading.process_s
     return parts_of_step(
         input_share=input_share,
         copy_share=copy_share,
@@ -121,6 +122,7 @@ def parts_of_trial(results: Iterable[Result], trial: Trial, baseline: Trial) -> 
         convolution_share=_USUAL_CONVOLUTIONS if _has_convolutions(results, trial) else 0.0,
         optimizer_share=None if trial.on_gpu else _optimizer_share(host_s, computing_s),
         prepare_share=None if prepare_s is None else batches * prepare_s / step_s,
+        process_share=None if process_s is None else batches * process_s / step_s,
         processes=0 if loading is None else loading.workers or 0,
     )
 
@@ -136,7 +138,8 @@ def _recorded_parts(
     compute_s = sum(map(time_s, COMPUTE))
     products_s = min(recording.matrix_product_s or 0.0, compute_s)
     convolutions_s = min(recording.convolution_s or 0.0, products_s)
-    optimizer_s = min(time_s(OPTIMIZER), compute_s - products_s)
+    layout_s = min(recording.layout_s or 0.0, compute_s - products_s)  # only convolutions need that
+    optimizer_s = min(time_s(OPTIMIZER), compute_s - products_s - layout_s)
     replay = fitted(recording.replays, step_s)
     idle_s = time_s(IDLE_HOST) + time_s(IDLE_BETWEEN)
     hidden_s = replay.fast_gpu_s if replay is not None else _HIDDEN_HOST * compute_s
@@ -144,12 +147,13 @@ def _recorded_parts(
     copies_wait = bool(recording.pageable_copies) and not recording.frequent_waits
     input_s, processes = time_s(IDLE_INPUT), 0 if loading is None else loading.workers or 0
     prepare_s = None if loading is None or loading.prepare_s is None else batches * loading.prepare_s
+    process_s = None if loading is None or loading.process_s is None else batches * loading.process_s
     hidden_prepare_s = 0.0 if processes else min(max(0.0, (prepare_s or 0.0) - input_s), compute_s)
     host_s = compute_s + idle_s if idle_s > _HOST_BOUND * step_s else min(hidden_s, compute_s)
     times: dict[Part, float] = {
         "products": products_s - convolutions_s,
-        "convolutions": convolutions_s,
-        "kernels": compute_s - products_s - optimizer_s,
+        "convolutions": convolutions_s + layout_s,
+        "kernels": compute_s - products_s - layout_s - optimizer_s,
         "optimizer": optimizer_s,
         "host": max(0.0, min(host_s, compute_s + idle_s - hidden_prepare_s)),
         "prepare": input_s if not processes or prepare_s is None else prepare_s,
@@ -161,6 +165,7 @@ def _recorded_parts(
         times={part: value / step_s for part, value in times.items()},
         processes=processes,
         hidden_prepare=hidden_prepare_s / step_s,
+        process_prepare=None if process_s is None else process_s / step_s,
         rest=rest_s / step_s,
     )
 

@@ -14,6 +14,7 @@ from scalescope import clocks
 from scalescope.errors import BadInput
 from scalescope.worker.engine.explaining import PRELOADED_BATCHES
 from scalescope.worker.hooks.hook_guard import HookGuard, Hooks
+from scalescope.worker.loading import read_alone
 
 _Key = Hashable | None
 ARGUMENTS = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
@@ -37,6 +38,7 @@ class ScriptLoaders(Hooks):
         self._wait_s = 0.0
         self._original_next: Callable[[Any], Any] | None = None  # of iterators that are timed
         self.batches = 0
+        self.process_s: float | None = None  # of a batch that one thread prepared
         self.workers = 0
         self.ahead = 0  # batches that processes prepare
         self.is_pinned = self.is_persistent = False
@@ -182,7 +184,10 @@ class ScriptLoaders(Hooks):
 
         def timed(iterator: Any) -> Any:
             began = now()
-            batch = original(iterator)
+            if self._asks_for_process(iterator):
+                batch, self.process_s = read_alone(lambda: original(iterator))
+            else:
+                batch = original(iterator)
             with guard:
                 self.note(batch, now() - began, iterator._dataset)
                 self._note_arguments(iterator)
@@ -197,6 +202,10 @@ class ScriptLoaders(Hooks):
             return untimed
         self._original_next = original
         return timed
+
+    def _asks_for_process(self, iterator: Any) -> bool:
+        """Whether the next batch should be prepared on one thread: the second, where no processes do that."""
+        return self.batches == 1 and not iterator._num_workers
 
     def _note_arguments(self, iterator: Any) -> None:
         self.workers = iterator._num_workers

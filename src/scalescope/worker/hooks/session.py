@@ -414,6 +414,7 @@ class Session:
         convolutions = (torch.nn.Conv2d, torch.nn.Conv3d, torch.nn.ConvTranspose2d)
         return {
             **{f"{OBSERVED}{name}": value for name, value in facts.items()},
+            "loader/process_s": self._loaders.process_s,
             "parameters": sum(parameter.numel() for parameter in trained),
             "parameter_tensors": len(trained),
             "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),

@@ -22,7 +22,7 @@ from scalescope.catalog.levers.copying import Copying
 from scalescope.catalog.levers.input import Input
 from scalescope.errors import BadInput
 from scalescope.parent_death import die_with_parent
-from scalescope.worker.loading import LoaderSettings, LoaderWatch
+from scalescope.worker.loading import LoaderSettings, LoaderWatch, read_alone
 from scalescope.worker.training.step import Batch, Batches, Data, batch_size_of, map_tensors
 
 _PREFETCH_FACTOR = 2  # torch's default
@@ -45,14 +45,28 @@ class InputTimes:
     loader_s: float = 0.0
     copy_s: float = 0.0
     first_batch_s: float | None = field(default=None, compare=False)  # until the very first was there
+    process_s: float | None = field(default=None, compare=False)  # of a batch that one thread prepared
+    counts: bool = field(default=False, compare=False)
     batch_bytes: int | None = field(default=None, compare=False)  # of the first batch that is counted
     watch: LoaderWatch | None = field(default=None, compare=False)  # None without a loader of torch
 
     def begin(self) -> None:
         """Start counting: the first batches wait for the loader's processes to start."""
         self.batches, self.loader_s, self.copy_s, self.batch_bytes = 0, 0.0, 0.0, None
+        self.counts = True
         if self.watch is not None:
             self.watch.begin()
+
+    @property
+    def asks_for_process(self) -> bool:
+        """Whether the next batch should be prepared on one thread: the second, before anything counts."""
+        return (
+            self.watch is not None
+            and not self.watch.has_workers
+            and not self.counts
+            and self.first_batch_s is not None
+            and self.process_s is None
+        )
 
     def add(self, batch: Batch, waited_s: float, cpu_s: float) -> None:
         """A batch, how long the rank waited for it, and its processor's time for that."""
@@ -73,6 +87,7 @@ class InputTimes:
             "loader_s": self.loader_s / self.batches,
             "copy_s": self.copy_s / self.batches,
             "loader/first_batch_s": self.first_batch_s,
+            "loader/process_s": self.process_s,
             "loader/batch_bytes": self.batch_bytes,
         }
         known = {name: value for name, value in times.items() if value is not None}
@@ -283,7 +298,10 @@ def _copied(
 def _timed_loader(batches: Iterator[Batch], times: InputTimes) -> Iterator[Batch]:
     while True:
         began, cpu_began = clocks.perf_counter(), clocks.thread_time()
-        batch = next(batches, None)
+        if times.asks_for_process:
+            batch, times.process_s = read_alone(lambda: next(batches, None))
+        else:
+            batch = next(batches, None)
         if batch is None:
             return
         times.add(batch, clocks.perf_counter() - began, clocks.thread_time() - cpu_began)

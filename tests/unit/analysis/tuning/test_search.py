@@ -197,6 +197,14 @@ def test_a_noisy_best_set_races_the_current_settings_alone_until_its_gain_is_pro
     assert proven
 
 
+def test_tries_do_not_widen_what_launches_prove() -> None:
+    made = [NOW, explored("half+fused", 0.4), explored("half", 1.2, "half+fused", is_within=True)]
+    made += [raced("half", 0.5, "half+fused"), raced("", 0.0, "half+fused")]
+    for tries in (made, [made_now for made_now in made if not made_now.is_within]):
+        position = SearchPosition(search=search("half", "fused"), measured=launches(*tries))
+        assert position.is_proven(combination("half"))
+
+
 def test_what_cannot_be_compiled_is_compiled_without_one_of_its_parts_where_that_promises_more() -> None:
     for busy_share, wanted in ((0.3, "fused+graphs"), (0.9, None)):  # half is part of what failed
         levers = search("half", "fused", "graphs", parts=parts_of_step(busy_share=busy_share))

@@ -53,6 +53,12 @@ def test_loader_processes_promise_what_they_hide() -> None:
     assert gain(hidden, "workers 4") == 1.0
 
 
+def test_processes_prepare_on_one_thread_what_the_rank_prepares_on_many() -> None:
+    parts = parts_of_step(input_share=0.75, process_share=1.5)
+    assert gain(parts, "workers 4") == pytest.approx(1.0 / 0.375)
+    assert gain(parts, "workers 1") < 1.0
+
+
 def test_a_copy_is_no_input() -> None:
     parts = parts_of_step(copy_share=0.2)
     assert gain(parts, "workers 4") == 1.0

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from scalescope.experiment.explanations import without_communication
+from scalescope.experiment.explanations import breakdown_of, without_communication
 from scalescope.experiment.trial import Trial
 from scalescope.results.result import Result
+from scalescope.results.traces import step_parts
 from scalescope.studies.tuning.facts import absent_needs, parts_of_trial
 from tests.builders.results import make_result, make_trial
 
@@ -46,6 +47,20 @@ def test_waiting_for_input_is_a_share_of_the_step() -> None:
     assert parts.times["prepare"] == pytest.approx(0.4)  # what copying waits for is not input
     assert parts.device == pytest.approx(0.6)
     assert parts.times["optimizer"] == pytest.approx(0.06)
+
+
+def test_reordering_images_is_a_part_of_convolutions() -> None:
+    trial = make_trial(world_size=1, strategy="single").replace(device="cuda")
+    seen = make_result(breakdown_of(trial), [[0.010] * 10])
+    times = {"forward_s": 0.004, "backward_s": 0.004, "idle_input_s": 0.002, "step_s": 0.010}
+    samples = {f"parts/{name}": [times.get(name, 0.0)] * 10 for name in (*step_parts.PARTS, "step_s")}
+    counters = {"matrix_product_s": 0.003, "convolution_s": 0.002, "layout_s": 0.001}
+    ranks = [dataclasses.replace(record, samples=samples, counters=counters) for record in seen.ranks]
+    parts = parts_of_trial([result(trial, 0.010), dataclasses.replace(seen, ranks=ranks)], trial, trial)
+    assert parts is not None
+    assert parts.times["convolutions"] == pytest.approx(0.3)
+    assert parts.times["products"] == pytest.approx(0.1)
+    assert parts.times["kernels"] == pytest.approx(0.4)
 
 
 def test_communication_is_what_the_same_without_it_saves() -> None:

@@ -90,6 +90,36 @@ def test_getting_samples_and_collating_are_timed_where_they_happen(
     assert counters["loader/workers"] == workers
 
 
+def test_a_rank_that_prepares_batches_tells_what_one_thread_takes_for_one() -> None:
+    threads = []
+
+    def collate(samples: list[torch.Tensor]) -> torch.Tensor:
+        threads.append(torch.get_num_threads())
+        return slowly_stacked(samples)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for workers in (0, 1):
+            stream = feed(
+                Data(samples=Slow(), collate=collate), 2, input_options(num_workers=workers), CPU, ALONE, 0
+            )
+            for _ in range(3):
+                next(stream.batches)
+            counters = _watched(stream, 2)
+            assert ("loader/process_s" in counters) == (workers == 0)
+            if not workers:
+                assert counters["loader/process_s"] >= 0.9 * 3 * SLEEP_S
+                assert threads == [2, 1, 2, 2, 2, 2]
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_no_batch_is_prepared_on_one_thread_once_steps_count() -> None:
+    stream = feed(Data(samples=Together()), 2, input_options(num_workers=0), CPU, ALONE, 0)
+    assert "loader/process_s" not in _watched(stream, 2)
+
+
 def test_the_loader_s_means_are_recorded() -> None:
     counters = counters_of(Data(samples=Together()), num_workers=1, prefetch_factor=3)
     assert counters["loader/prefetch_factor"] == 3

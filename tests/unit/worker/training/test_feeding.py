@@ -206,8 +206,8 @@ class _Clock:
 
 @pytest.mark.parametrize(
     ("options", "loader_s"),
-    # Without processes the rank collates, for which the clock is read twice more.
-    [(loader(), 9.0), (loader(1), 3.0)],
+    # Without processes the rank collates, for which the clock is read twice more, and times one batch alone.
+    [(loader(), 11.0), (loader(1), 3.0)],
     ids=["no processes", "one process"],
 )
 def test_every_batch_of_a_loader_is_waited_for_and_copied(
