@@ -50,6 +50,7 @@ check: $(VENV)/.installed ## format, lint, types, layers, documentation and test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --follow-imports=silent tests/gpu # which hardly any machine runs
 	$(BIN)/lint-imports
 	$(MAKE) docs
 	$(MAKE) test-all

@@ -63,7 +63,7 @@ def test_a_line_that_waits_is_located_and_its_cost_is_known(folder: Path) -> Non
     assert site.function == "forward"
     assert "x.max().item()" in site.code
     assert recording.parts[step_parts.IDLE_SYNC] > 0.0
-    assert 0.0 < recording.wait_cost_s <= recording.idle_s
+    assert 0.0 < recording.wait_cost_s(recording.step_s) <= recording.idle_s
 
 
 def test_parts_of_recorded_steps_add_up_to_them(folder: Path) -> None:
@@ -81,10 +81,11 @@ def test_parts_of_recorded_steps_add_up_to_them(folder: Path) -> None:
 
 
 def test_a_step_run_again_without_waits_is_not_longer(folder: Path) -> None:
-    replay = recording_of(folder).replay
-    assert replay is not None
-    assert replay.fast_host_s <= replay.without_sync_s * 1.001
-    assert replay.without_sync_s <= replay.step_s * 1.001
+    replays = recording_of(folder).replays
+    assert replays
+    for replay in replays:
+        assert replay.fast_host_s <= replay.without_sync_s * 1.001
+        assert replay.without_sync_s <= replay.step_s * 1.001
 
 
 def test_the_waterfall_adds_up_to_the_measured_step(folder: Path) -> None:

@@ -223,9 +223,9 @@ class StepFacts:
             return None
         return difference_of_means(self.configuration.mean_steps_s, self.without_optimizer.mean_steps_s)
 
-    def finding(self, rule: str, claim: str, cost_s: float, **more: Any) -> Finding:
-        """A finding about this step that costs so much of it."""
-        share = min(1.0, max(0.0, cost_s / self.step_s))
+    def finding(self, rule: str, claim: str, cost_s: float | None, **more: Any) -> Finding:
+        """A finding about this step that costs so much of it; None where that is unknown."""
+        share = min(1.0, max(0.0, (cost_s or 0.0) / self.step_s))
         single = len(self.configuration.launches) == 1
         return Finding(
             rule=rule,

@@ -344,7 +344,7 @@ def _by_telemetry(facts: StepFacts) -> Finding | None:
         HOST_BOUND,
         f"With one rank alone the GPU is {percent(busy)} busy while a CPU core is busy all the time: the "
         "host cannot launch such short kernels fast enough.",
-        0.0,
+        None,
         evidence=(
             Evidence(name="GPU busy", value=busy, source="NVML"),
             Evidence(name="busy cores", value=cores, source="/proc"),

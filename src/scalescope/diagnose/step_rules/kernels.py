@@ -74,7 +74,7 @@ def _by_settings(facts: StepFacts, formats: Sequence[str]) -> Finding:
     return facts.finding(
         MATRIX_UNITS,
         f"fp32 products do not use the GPU's matrix units; {names}.{exchange}",
-        0.0,
+        None,
         evidence=(Evidence(name="precision", value="fp32", source="settings"),),
         advice=_formats(facts, formats),
     )
