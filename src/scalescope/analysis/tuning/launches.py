@@ -70,7 +70,8 @@ class SpeedDifference:
 
 @dataclass
 class TunedLaunches:
-    """The launches of a search so far, in their order."""
+    """The launches of a search so far, in their order. Where a set has launches of its own, its tries in the
+    starts of others do not count."""
 
     launches: Sequence[TunedLaunch]
     usual_deviation: float = _USUAL_DEVIATIONS["cpu"]
@@ -80,7 +81,8 @@ class TunedLaunches:
         measured = [launch for launch in self.launches if launch.log_rate is not None]
         for levers in dict.fromkeys(launch.levers for launch in measured):
             members = [launch for launch in measured if launch.levers == levers]
-            counted = [launch for launch in members if launch.is_quiet] or members
+            own = [launch for launch in members if not launch.is_within] or members
+            counted = [launch for launch in own if launch.is_quiet] or own
             self._rates[levers] = [launch.log_rate or 0.0 for launch in counted]
 
     @property

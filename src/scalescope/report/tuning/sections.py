@@ -105,6 +105,16 @@ class TriedCombination:
     loss_unknown: UnknownLoss | None = None  # why losses could not be compared, of a script
     is_confirmed: bool = False  # the speedup is that of new launches, made in turns with the current settings
     failure: str | None = None  # of a launch, where others worked
+    tried_step_s: float | None = None  # of what was only tried in the start of another one, beside its steps
+
+    @property
+    def step_s(self) -> float:
+        return self.configuration.step_time_s.value if self.tried_step_s is None else self.tried_step_s
+
+    @property
+    def launches(self) -> int:
+        """Of its own, that count."""
+        return len(self.configuration.launches) if self.tried_step_s is None else 0
 
     @property
     def is_usable(self) -> bool:
@@ -437,7 +447,7 @@ def _measured(tuning: Tuning) -> Section:
     threads = "".join(f" ({text})" for text in (threads_text(now),) if text)
     title = f"Measured, against {tuning.baseline.label}{threads} · 1.00× is the current speed"
     if not tuning.one_launch_each:
-        title += ", 95 % intervals in brackets"
+        title += " in the launches nearest in time, 95 % intervals in brackets"
     return Section(
         title=title,
         table=Table(
@@ -455,8 +465,8 @@ def _combination(tuning: Tuning, combination: TriedCombination) -> dict[str, str
     return {
         "settings": _names(combination.levers),
         _SPEED: _estimate(combination.speedup),
-        "step time": in_ms(configuration.step_time_s.value),
-        "launches": f"{len(configuration.launches) + configuration.left_out}",
+        "step time": in_ms(combination.step_s),
+        "launches": f"{combination.launches + configuration.left_out}",
         "verdict": combination.verdict or MISSING,
         "memory": MISSING if memory is None else data_size(memory),
         "GPU busy": MISSING if busy is None else percent(busy),
@@ -487,7 +497,9 @@ def _remark(tuning: Tuning, combination: TriedCombination) -> str:
         return "not measurably faster than the recommended settings"
     if combination.verdict == INCONCLUSIVE and _excludes_no_change(combination.speedup):
         return f"not sure enough, as one of {len(tuning.combinations) - 1} sets"
-    single = len(combination.configuration.launches) == 1 and not tuning.one_launch_each
+    if combination.tried_step_s is not None:
+        return "tried in another one's start: no verdict"
+    single = combination.launches == 1 and not tuning.one_launch_each
     return "one launch: no verdict" if single and combination.levers else ""
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import statistics
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_contrast, ratio_of_logs
@@ -29,7 +30,7 @@ from scalescope.results.run import Run
 from scalescope.results.run_folder import TUNED, TUNING
 from scalescope.studies.tuning.levers import Candidate, other_jobs, script_arguments
 from scalescope.studies.tuning.loss_launches import measures_speed
-from scalescope.studies.tuning.search import Search
+from scalescope.studies.tuning.search import Search, measured_by_trial
 
 _INTERVAL = 0.975
 _NO_FAILURES = ("ok", "interrupted")
@@ -118,7 +119,7 @@ class _TuningReader:
         self._loss_check = loss_check
         self._confirmed = measured.of_stages(("confirm",))
         results = [result for result in run.results if measures_speed(result)]
-        self._by_trial = {c.trial.trial_id: c for c in configurations(results)}
+        self._by_trial = measured_by_trial(results)
         self._baseline = self._by_trial.get(search.levers.baseline.trial_id)
 
     def baseline_failure(self) -> str | None:
@@ -170,7 +171,15 @@ class _TuningReader:
             loss_unknown=None if self._only_tried(levers) else loss.unknown,
             is_confirmed=bool(levers) and self._confirmed.count(levers) > 0,
             failure=self._later_failure(levers),
+            tried_step_s=self._tried_step_s(levers, configuration),
         )
+
+    def _tried_step_s(self, levers: Combination, configuration: Configuration) -> float | None:
+        """The step of what was only tried: of the launch in whose start it was, by what it gained there."""
+        if not self._only_tried(levers):
+            return None
+        beside = self._measured.mean(levers) - statistics.fmean(configuration.log_rates)
+        return configuration.step_time_s.value / math.exp(beside)
 
     def _only_tried(self, levers: Combination) -> bool:
         """Whether it never started separately; its losses then continue another configuration's training."""
@@ -200,7 +209,7 @@ class _TuningReader:
 
     def _verdict(self, levers: Combination, difference: SpeedDifference | None) -> Verdict | None:
         """Whether a combination is faster, corrected for the number of them; None of a single launch."""
-        if difference is None or self._measured.count(levers) < 2:
+        if difference is None or self._measured.fresh.count(levers) < 2:
             return None
         if levers == self._conclusion.winner and self._conclusion.recommended:
             return FASTER
@@ -254,7 +263,7 @@ class _TuningReader:
             added_to=tuple(sorted(base)),
             speedup=None if difference is None else _ratio(difference),
             support=self._conclusion.support.get(text),
-            launches=self._measured.count(levers),
+            launches=self._measured.fresh.count(levers),
             reason=self._reason(levers),
             usual_cause=self._search.combinations.usual_cause(candidate),
         )

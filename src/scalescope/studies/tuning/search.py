@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from scalescope.analysis.configurations import configurations
+from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.rounds import cell_of
 from scalescope.analysis.tuning.launches import (
     BASELINE,
@@ -217,7 +217,7 @@ class Search:
     def measured(self, run: Run) -> TunedLaunches:
         """The launches of combinations, in their order."""
         results = [result for result in run.results if measures_speed(result)]
-        by_trial = {c.trial.trial_id: c for c in configurations(results)}
+        by_trial = measured_by_trial(results)
         baseline = by_trial.get(self.levers.baseline.trial_id)
         launches = []
         tried_s = phase_times(run.results)
@@ -331,8 +331,10 @@ class Search:
         if not measured.count(BASELINE):
             return None
         usable = [levers for levers in measured.combinations if levers not in measured.failed]
-        best = max(usable, key=measured.mean)
-        gains = {levers: math.exp(measured.mean(levers) - measured.mean(BASELINE)) for levers in usable}
+        differences = {levers: measured.difference(levers, BASELINE) for levers in usable if levers}
+        known = {levers: math.exp(found.value) for levers, found in differences.items() if found}
+        gains = {BASELINE: 1.0, **known}
+        best = max(gains, key=lambda levers: gains[levers])
         ahead = bool(best) and gains[best] > 1.0 + LEAST_EFFECT
         rows = tuple(
             InterimRow(
@@ -341,7 +343,7 @@ class Search:
                 launches=measured.count(levers),
                 is_best=ahead and levers == best,
             )
-            for levers in usable
+            for levers in gains
         )
         text = (
             f"the fastest is {_name_of(best)} with {gains[best]:.2f}×" if ahead else "nothing is faster yet"
@@ -371,6 +373,14 @@ def _log_rate(result: Result, results: Sequence[Result]) -> float:
         return log_rate
     (around,) = configurations([main])
     return around.log_rates[0] + math.log(beside_s / launch.mean_step_s)
+
+
+def measured_by_trial(results: Iterable[Result]) -> dict[str, Configuration]:
+    """Each trial by its launches, or where it has none, by tries in the starts of others."""
+    results = list(results)
+    launched = {r.trial_id for r in results if r.status == "ok" and not is_try(r)}
+    counted = [result for result in results if not is_try(result) or result.trial_id not in launched]
+    return {configuration.trial.trial_id: configuration for configuration in configurations(counted)}
 
 
 def is_try(result: Result) -> bool:

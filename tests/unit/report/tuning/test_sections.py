@@ -246,6 +246,13 @@ def test_an_interval_that_excludes_no_change_beside_no_verdict_is_explained() ->
     assert [row["remark"] for row in rows] == ["not sure enough, as one of 2 sets", "", ""]
 
 
+def test_what_was_only_tried_has_no_launch() -> None:
+    tried = combination("a 1", speedup=1.5, launches=1, tried_step_s=0.004)
+    (row, _) = rows_of(tuning_sections(tuning(**{**NOTHING, "combinations": (tried, CURRENT)}))[1])
+    assert (row["step time"], row["launches"]) == ("4.00 ms", "0")
+    assert row["remark"] == "tried in another one's start: no verdict"
+
+
 def test_remarks_name_what_forbids_a_combination() -> None:
     rows = rows_of(tuning_sections(tuning(**{**NOTHING, "combinations": (ODD, FAILING, CURRENT)}))[1])
     assert [row["remark"] for row in rows] == ["the loss differs", "a launch failed: failed: lost", ""]

@@ -9,6 +9,7 @@ import pytest
 
 from scalescope.analysis.tuning.launches import BASELINE, Combination
 from scalescope.report.tuning.sections import Tuning
+from scalescope.results.ranks import BESIDE
 from scalescope.results.result import Result, Stage
 from scalescope.results.run import Run
 from scalescope.studies.tuning.levers import find_levers
@@ -69,6 +70,19 @@ class Launches:
         return self.search.read(self.run)
 
 
+def with_try(launches: Launches, levers: Combination, *, took_s: float, beside_s: float) -> Launches:
+    """The last launch with another set tried in its start, whose own blocks took as long meanwhile."""
+    main = launches.results[-1]
+    launches.add(levers, "explore", factor=took_s / STEP_S[levers], started_at=main.started_at)
+    tried = launches.results.pop()
+    ranks = [
+        dataclasses.replace(record, counters={**record.counters, BESIDE: beside_s}) for record in tried.ranks
+    ]
+    stage = Stage("explore", base=main.trial_id)
+    launches.results.append(dataclasses.replace(tried, ranks=ranks, stage=stage))
+    return launches
+
+
 def explored() -> Launches:
     return Launches().add(BASELINE, "baseline").add(BF16, "explore").add(BOTH, "explore", BF16)
 
@@ -122,6 +136,31 @@ def test_combinations_are_sorted_and_hold_every_launch() -> None:
     launches = [len(combination.configuration.launches) for combination in tuning.combinations]
     assert launches == [3, 3, 2, 3]
     assert sum(launches) == len(made.results)
+
+
+def test_what_was_only_tried_has_the_step_that_its_speedup_says() -> None:
+    made = Launches().add(BASELINE, "baseline").add(BF16, "explore")
+    tuning = with_try(made, BOTH, took_s=0.009, beside_s=0.012).read()
+    rows = {combination.levers: combination for combination in tuning.combinations}
+    tried, current = rows["jit True", "precision bf16"], rows[()]
+    assert (tried.launches, tried.verdict) == (0, None)
+    assert tried.step_s == pytest.approx(0.75 * rows[("precision bf16",)].step_s, rel=0.01)
+    assert tried.speedup.value == pytest.approx(current.step_s / tried.step_s, rel=1e-6)
+
+
+def test_a_try_does_not_count_once_the_same_set_was_launched() -> None:
+    made = Launches().add(BASELINE, "baseline").add(BF16, "explore")
+    made = with_try(made, BOTH, took_s=0.002, beside_s=0.006).add(BOTH, "explore", BF16)
+    rows = {combination.levers: combination for combination in made.read().combinations}
+    launched = rows["jit True", "precision bf16"]
+    assert launched.launches == 1
+    assert launched.step_s == pytest.approx(STEP_S[BOTH], rel=0.01)
+    assert launched.speedup.value == pytest.approx(2.0, rel=0.01)
+    interim = made.search.interim(made.run)
+    assert interim is not None
+    assert {row.name: row.speedup for row in interim.rows}["jit True + precision bf16"] == pytest.approx(
+        launched.speedup.value
+    )
 
 
 def test_a_lever_is_what_it_gave_where_it_was_added() -> None:
