@@ -105,10 +105,11 @@ def _of_command(record: RankRecord) -> LoaderFacts | None:
     """The DataLoader that was observed in a command; None where there is none."""
     if not record.counters.get(f"{OBSERVED}loader"):
         return None
+    process_s, passes = record.number(f"{_LOADER}process_s"), record.whole(f"{OBSERVED}micro_batches")
     return LoaderFacts(
         rank=record.rank,
-        wait_s=record.number("host/input_s"),
-        process_s=record.number(f"{_LOADER}process_s"),
+        wait_s=record.number("host/input_s"),  # of a step, which is one batch as far as is known
+        process_s=None if process_s is None else process_s * max(1, passes or 1),
         workers=record.whole(f"{OBSERVED}loader_workers"),
     )
 

@@ -76,14 +76,21 @@ class TunedLaunches:
     launches: Sequence[TunedLaunch]
     usual_deviation: float = _USUAL_DEVIATIONS["cpu"]
     _rates: dict[Combination, list[float]] = field(init=False, default_factory=dict)
+    _counted: list[tuple[int, TunedLaunch]] = field(init=False, default_factory=list)  # with their places
 
     def __post_init__(self) -> None:
         measured = [launch for launch in self.launches if launch.log_rate is not None]
+        launched = {launch.levers for launch in measured if not launch.is_within}
         for levers in dict.fromkeys(launch.levers for launch in measured):
             members = [launch for launch in measured if launch.levers == levers]
             own = [launch for launch in members if not launch.is_within] or members
             counted = [launch for launch in own if launch.is_quiet] or own
             self._rates[levers] = [launch.log_rate or 0.0 for launch in counted]
+        self._counted = [
+            (place, launch)
+            for place, launch in enumerate(self.launches)
+            if launch.log_rate is not None and not (launch.is_within and launch.levers in launched)
+        ]
 
     @property
     def combinations(self) -> tuple[Combination, ...]:
@@ -173,9 +180,9 @@ class TunedLaunches:
     def pairs(self, levers: Combination, base: Combination) -> list[float]:
         """Differences of launches of both that were made near each other under alike load, each in one pair;
         where enough of them were undisturbed, of these."""
-        free = [place for place, launch in self._measured() if launch.levers == base]
+        free = [place for place, launch in self._counted if launch.levers == base]
         pairs = []
-        for place, launch in self._measured() if levers != base else ():
+        for place, launch in self._counted if levers != base else ():
             near = [
                 other
                 for other in free
@@ -193,12 +200,9 @@ class TunedLaunches:
     def were_alike(self, levers: Combination, base: Combination) -> bool:
         """Whether a launch of each was made under alike load."""
         left, right = (
-            [launch for _, launch in self._measured() if launch.levers == wanted] for wanted in (levers, base)
+            [launch for _, launch in self._counted if launch.levers == wanted] for wanted in (levers, base)
         )
         return any(launch.is_alike(other) for launch in left for other in right)
-
-    def _measured(self) -> list[tuple[int, TunedLaunch]]:
-        return [(place, launch) for place, launch in enumerate(self.launches) if launch.log_rate is not None]
 
     @cached_property
     def _pair_spread(self) -> tuple[float, float]:

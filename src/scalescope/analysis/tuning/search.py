@@ -535,10 +535,11 @@ def _simplest(
 
 
 def _support(position: SearchPosition, lever: str, winner: Combination) -> Support:
-    difference = position.measured.difference(winner, winner - {lever})
-    if difference is None:
-        return "untested"
-    return "confirmed" if difference.low(_ERROR) > 0.0 else "when added"
+    without = winner - {lever}
+    launched = position.measured.difference(winner, without, with_tries=False)
+    if launched is not None and launched.low(_ERROR) > 0.0:
+        return "confirmed"
+    return "untested" if position.measured.difference(winner, without) is None else "when added"
 
 
 def _at_most(position: SearchPosition) -> float | None:

@@ -111,7 +111,8 @@ class StepModel:
         processes = next((count for count in added if count is not None), parts.processes)
         if not processes or parts.processes:
             return dataclasses.replace(parts, times=times, processes=processes)
-        times["prepare"] = parts.process_prepare or times["prepare"] + parts.hidden_prepare
+        by_rank = times["prepare"] + parts.hidden_prepare
+        times["prepare"] = max(by_rank, parts.process_prepare or 0.0)  # a thread is no faster than many
         return StepParts(times=times, processes=processes, rest=parts.rest)
 
     def _factors(self, levers: frozenset[str]) -> dict[Part, float]:

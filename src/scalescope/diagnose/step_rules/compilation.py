@@ -27,7 +27,7 @@ def graph_breaks_rule(facts: StepFacts) -> Finding | Abstention | None:
         f"torch.compile ends its graph at {lines} of the model, the first at {_short(first)} "
         f"({first.reason}). Kernels are not fused across it, and Python runs in between.",
         cost_s,
-        estimated=True,
+        estimated=cost_s is not None,
         terms=HOST_TERMS,
         evidence=tuple(
             Evidence(name=each.location, value=each.reason, source="graph breaks of torch.compile")
@@ -47,10 +47,10 @@ def _short(graph_break: GraphBreak) -> str:
     return f"{PurePath(graph_break.file).name}:{graph_break.line}"
 
 
-def _cost_s(facts: StepFacts, breaks: int) -> float:
-    """Only where the GPU is known to wait for the host, and then at most as long."""
+def _cost_s(facts: StepFacts, breaks: int) -> float | None:
+    """At most as long as the GPU waits for the host; None where that is unknown."""
     replay = facts.replay
-    return 0.0 if replay is None else facts.bounded(min(breaks * _BREAK_S, replay.host_cost_s), *HOST_TERMS)
+    return None if replay is None else facts.bounded(min(breaks * _BREAK_S, replay.host_cost_s), *HOST_TERMS)
 
 
 # ---- Recompilation: torch.compile compiles while steps are timed, because arguments are new to it

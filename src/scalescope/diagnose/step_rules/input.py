@@ -179,6 +179,7 @@ def _model_advice() -> tuple[Advice, ...]:
 
 INPUT_BOUND = "input-bound"
 _MOST_WORKERS = 64  # worth advising
+_SLOWER_ALONE = 1.2  # times what the rank takes for a batch: worth a word
 _UNEVEN = 0.5  # of the step
 _PREFETCH = 8
 
@@ -334,6 +335,8 @@ def _cause_text(facts: StepFacts, plan: _Plan) -> str:
     text = f"{text} {has}{on}"
     if plan.needed is None or plan.needed <= plan.workers:
         return f"{text}.{_room_text(facts, plan)}"
+    if (loading.process_s or 0.0) > _SLOWER_ALONE * loading.prepare_s:
+        text = f"{text}, and {in_ms(loading.process_s or 0.0)} on one thread, which a loader process has"
     if plan.hides:
         needed = counted(plan.needed, "loader process")
         return f"{text}; {needed} would hide it.{_room_text(facts, plan)}"
@@ -377,6 +380,7 @@ def _loader_evidence(facts: StepFacts) -> tuple[Evidence, ...]:
     rows = (
         ("getting samples", loading.fetch_s, "s", where),
         ("collating", loading.collate_s, "s", where),
+        ("a batch on one thread", loading.process_s, "s", "the host's clock around it"),
         ("processor time of a batch", loading.cpu_s, "s", where),
         ("loader processes", loading.workers, "", "settings"),
         ("cores of the rank", loading.cores, "", "the rank's affinity"),

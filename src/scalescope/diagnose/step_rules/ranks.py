@@ -22,10 +22,10 @@ def sync_batch_norm_rule(facts: StepFacts) -> Finding | Abstention | None:
         return None
     exchanges = layers * _EXCHANGES * facts.trial.accumulation_steps
     latency_s = _latency_s(facts)
-    cost_s = 0.0 if latency_s is None else exchanges * latency_s
-    if latency_s is not None and not facts.is_worth(cost_s):
+    cost_s = None if latency_s is None else exchanges * latency_s
+    if cost_s is not None and not facts.is_worth(cost_s):
         return None
-    takes = "" if latency_s is None else f", which takes at least {in_ms(cost_s)}"
+    takes = "" if cost_s is None else f", which takes at least {in_ms(cost_s)}"
     count = "1 SyncBatchNorm layer exchanges" if layers == 1 else f"{layers} SyncBatchNorm layers exchange"
     return facts.finding(
         SYNC_BATCH_NORM,
@@ -90,11 +90,11 @@ def buffers_rule(facts: StepFacts) -> Finding | Abstention | None:
     )
 
 
-def _cost_s(facts: StepFacts, size: int) -> float:
-    """What sending them takes, by an all-reduce of as many bytes; 0 where that is unknown or little."""
+def _cost_s(facts: StepFacts, size: int) -> float | None:
+    """What sending them takes, by an all-reduce of as many bytes; 0 where that is little."""
     curve = facts.exchange
     if curve is None or not curve.points or size > curve.points[-1][0]:
-        return 0.0
+        return None
     cost_s = curve.time_s(max(size, curve.points[0][0])) * facts.trial.accumulation_steps
     return cost_s if facts.is_worth(cost_s) else 0.0
 

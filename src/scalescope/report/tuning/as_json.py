@@ -71,7 +71,7 @@ def _combination(combination: TriedCombination) -> dict[str, Any]:
         "ci95_speedup": combination.speedup.bounds,
         "verdict": combination.verdict,
         "launches": combination.launches,
-        "left_out": configuration.left_out,
+        "left_out": combination.left_out,
         "step_time_s": combination.step_s,
         "loss_change": combination.loss_change,
         "loss_differs": combination.loss_differs,

@@ -117,6 +117,11 @@ class TriedCombination:
         return len(self.configuration.launches) if self.tried_step_s is None else 0
 
     @property
+    def left_out(self) -> int:
+        """Launches that do not count."""
+        return self.configuration.left_out if self.tried_step_s is None else 0
+
+    @property
     def is_usable(self) -> bool:
         """Whether it may be recommended where it is faster."""
         return not self.loss_differs and self.failure is None
@@ -466,7 +471,7 @@ def _combination(tuning: Tuning, combination: TriedCombination) -> dict[str, str
         "settings": _names(combination.levers),
         _SPEED: _estimate(combination.speedup),
         "step time": in_ms(combination.step_s),
-        "launches": f"{combination.launches + configuration.left_out}",
+        "launches": f"{combination.launches + combination.left_out}",
         "verdict": combination.verdict or MISSING,
         "memory": MISSING if memory is None else data_size(memory),
         "GPU busy": MISSING if busy is None else percent(busy),
@@ -493,12 +498,12 @@ def _remark(tuning: Tuning, combination: TriedCombination) -> str:
         return "the loss differs"
     if combination.failure is not None:
         return f"a launch failed: {shortened(combination.failure)}"
+    if combination.tried_step_s is not None:
+        return "tried in another one's start: no verdict"
     if tuning.recommended and tuning.gain is not None and combination.speedup.value > tuning.gain.value:
         return "not measurably faster than the recommended settings"
     if combination.verdict == INCONCLUSIVE and _excludes_no_change(combination.speedup):
         return f"not sure enough, as one of {len(tuning.combinations) - 1} sets"
-    if combination.tried_step_s is not None:
-        return "tried in another one's start: no verdict"
     single = combination.launches == 1 and not tuning.one_launch_each
     return "one launch: no verdict" if single and combination.levers else ""
 

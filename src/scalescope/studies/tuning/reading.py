@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import statistics
 
 from scalescope.analysis.configurations import Configuration, configurations
 from scalescope.analysis.statistics import Estimate, ratio_of_contrast, ratio_of_logs
@@ -161,30 +160,27 @@ class _TuningReader:
         if check is not None and levers == self._conclusion.winner and check.change is not None:
             loss = LossComparison(check.change, check.differs)  # of more steps
         difference = self._measured.difference(levers, BASELINE)
+        speedup = Estimate(1.0) if not levers or difference is None else _ratio(difference)
         return TriedCombination(
             levers=tuple(sorted(levers)),
             configuration=configuration,
-            speedup=Estimate(1.0) if not levers or difference is None else _ratio(difference),
+            speedup=speedup,
             verdict=None if not levers else self._verdict(levers, difference),
             loss_change=loss.change,
             loss_differs=loss.differs,
             loss_unknown=None if self._only_tried(levers) else loss.unknown,
             is_confirmed=bool(levers) and self._confirmed.count(levers) > 0,
             failure=self._later_failure(levers),
-            tried_step_s=self._tried_step_s(levers, configuration),
+            tried_step_s=self._current_step_s / speedup.value if self._only_tried(levers) else None,
         )
 
-    def _tried_step_s(self, levers: Combination, configuration: Configuration) -> float | None:
-        """The step of what was only tried: of the launch in whose start it was, by what it gained there."""
-        if not self._only_tried(levers):
-            return None
-        beside = self._measured.mean(levers) - statistics.fmean(configuration.log_rates)
-        return configuration.step_time_s.value / math.exp(beside)
+    @property
+    def _current_step_s(self) -> float:
+        return math.nan if self._baseline is None else self._baseline.step_time_s.value
 
     def _only_tried(self, levers: Combination) -> bool:
-        """Whether it never started separately; its losses then continue another configuration's training."""
-        made = [launch for launch in self._measured.launches if launch.levers == levers]
-        return all(launch.is_within for launch in made)
+        """Whether it has no launch of its own; its losses then continue another configuration's training."""
+        return not self._measured.fresh.count(levers)
 
     def _later_failure(self, levers: Combination) -> str | None:
         """Why a launch of something that worked before failed."""

@@ -340,7 +340,7 @@ class Search:
             InterimRow(
                 name=_name_of(levers),
                 speedup=gains[levers],
-                launches=measured.count(levers),
+                launches=measured.fresh.count(levers),
                 is_best=ahead and levers == best,
             )
             for levers in gains

@@ -38,7 +38,7 @@ class ScriptLoaders(Hooks):
         self._wait_s = 0.0
         self._original_next: Callable[[Any], Any] | None = None  # of iterators that are timed
         self.batches = 0
-        self.process_s: float | None = None  # of a batch that one thread prepared
+        self._process_s: dict[int, float] = {}  # of a batch that one thread prepared, by data set
         self.workers = 0
         self.ahead = 0  # batches that processes prepare
         self.is_pinned = self.is_persistent = False
@@ -66,6 +66,12 @@ class ScriptLoaders(Hooks):
     def wait_s(self) -> float:
         """How long the script waited for these batches since the last reset."""
         return self._wait_s + sum(self._waits_s)
+
+    @property
+    def process_s(self) -> float | None:
+        """What one thread takes for a batch that the model is trained with; None where processes do that."""
+        times = [self._process_s[number] for number in self._known or () if number in self._process_s]
+        return times[0] if len(times) == 1 and not self.workers else None
 
     def reset(self) -> None:
         """Count from zero."""
@@ -185,7 +191,7 @@ class ScriptLoaders(Hooks):
         def timed(iterator: Any) -> Any:
             began = now()
             if self._asks_for_process(iterator):
-                batch, self.process_s = read_alone(lambda: original(iterator))
+                batch, self._process_s[id(iterator._dataset)] = read_alone(lambda: original(iterator))
             else:
                 batch = original(iterator)
             with guard:
@@ -204,8 +210,11 @@ class ScriptLoaders(Hooks):
         return timed
 
     def _asks_for_process(self, iterator: Any) -> bool:
-        """Whether the next batch should be prepared on one thread: the second, where no processes do that."""
-        return self.batches == 1 and not iterator._num_workers
+        """Whether the next batch should be prepared on one thread: the second of a data set, before the
+        window, where no processes do that."""
+        number = id(iterator._dataset)
+        is_first = number not in self._samples or number in self._process_s
+        return self._known is None and not is_first and not iterator._num_workers
 
     def _note_arguments(self, iterator: Any) -> None:
         self.workers = iterator._num_workers

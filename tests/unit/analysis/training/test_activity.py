@@ -131,6 +131,14 @@ def test_what_was_not_noted_is_unknown() -> None:
 def test_as_many_processes_hide_preparing_as_batches_are_used_meanwhile() -> None:
     for batch_s, workers in ((0.1, 4), (0.15, 3), (1.0, 1), (0.0, None)):
         assert LoaderFacts(rank=0, prepare_s=0.4).workers_to_hide(batch_s) == workers
+        assert LoaderFacts(rank=0, prepare_s=0.1, process_s=0.4).workers_to_hide(batch_s) == workers
+
+
+def test_a_command_s_step_has_as_many_batches_as_passes() -> None:
+    observed = {"observed/loader": 1, "observed/loader_workers": 0, "loader/process_s": 0.1}
+    for passes, workers in ((None, 1), (4, 4)):
+        facts = loading_of([record(**observed, **{"observed/micro_batches": passes})])
+        assert facts is not None and facts.workers_to_hide(0.1) == workers
 
 
 # what input adds to a step

@@ -1,5 +1,6 @@
 """The search of `tune`: an expert's order, the race, and what may be recommended."""
 
+import dataclasses
 import math
 import random
 from collections.abc import Callable
@@ -203,6 +204,42 @@ def test_tries_do_not_widen_what_launches_prove() -> None:
     for tries in (made, [made_now for made_now in made if not made_now.is_within]):
         position = SearchPosition(search=search("half", "fused"), measured=launches(*tries))
         assert position.is_proven(combination("half"))
+
+
+def test_tries_tell_nothing_of_launches_and_are_dropped_once_there_is_one() -> None:
+    tried = [explored("half", log_rate, "fused", is_within=True) for log_rate in (0.9, 0.1)]
+    assert launches(NOW, *tried).spread() == launches(NOW).spread()
+    both = launches(NOW, *tried, explored("half", 0.4))
+    assert (both.count(combination("half")), both.mean(combination("half"))) == (1, 0.4)
+    quiet = OtherLoad(cores=2, other_cores=0.0, rank_waits=(0.0,))
+    busy = OtherLoad(cores=2, other_cores=1.5, rank_waits=(0.5,))
+    before = explored("half", 0.5, is_within=True, load=quiet)
+    made = launches(launch("", 0.0, load=quiet), before, explored("half", 0.3, load=busy))
+    assert made.difference(combination("half"), BASELINE) is None
+
+
+def test_where_nothing_is_proven_the_fastest_is_named() -> None:
+    made = [NOW, explored("half+fused", 0.03), explored("half", 0.025)]
+    conclusion = conclude(search("half", "fused"), launches(*made, deviation=0.05))
+    assert (conclusion.winner, conclusion.recommended) == (combination("half+fused"), False)
+
+
+def test_a_try_confirms_no_lever() -> None:
+    made = [NOW, explored("half+fused", 0.9), explored("fused", 0.1, "half+fused", is_within=True)]
+    made += [raced("half+fused", 0.9, "half+fused"), raced("", 0.0, "half+fused")]
+    assert conclude(search("half", "fused"), launches(*made)).support == {
+        "half": "when added",
+        "fused": "untested",
+    }
+
+
+def test_what_helps_once_compiled_is_written_at_once() -> None:
+    levers = search("half", "fused", "graphs", parts=parts_of_step(busy_share=0.4))
+    options = [dataclasses.replace(o, needs_promise=o.name == "half") for o in levers.options]
+    for names, bundled in ((("half", "fused", "graphs"), True), (("half", "fused"), False)):
+        chosen = dataclasses.replace(levers, options=[o for o in options if o.name in names])
+        position = SearchPosition(search=chosen, measured=launches(NOW))
+        assert ("half" in position.bundle) == bundled
 
 
 def test_what_cannot_be_compiled_is_compiled_without_one_of_its_parts_where_that_promises_more() -> None:

@@ -57,6 +57,8 @@ def test_processes_prepare_on_one_thread_what_the_rank_prepares_on_many() -> Non
     parts = parts_of_step(input_share=0.75, process_share=1.5)
     assert gain(parts, "workers 4") == pytest.approx(1.0 / 0.375)
     assert gain(parts, "workers 1") < 1.0
+    unlike = parts_of_step(input_share=0.75, process_share=0.1)  # one batch was much shorter than most
+    assert gain(unlike, "workers 1") == pytest.approx(1.0 / 0.75)
 
 
 def test_a_copy_is_no_input() -> None:

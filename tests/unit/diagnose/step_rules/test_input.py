@@ -142,6 +142,13 @@ def test_what_takes_long_is_named_with_the_processes_that_would_hide_it() -> Non
     assert levers(cause) == ["num_workers=5"]  # more batches ahead make none of them cheaper
 
 
+def test_a_process_that_needs_longer_than_the_rank_is_named() -> None:
+    cause = finding(input_bound_rule(prepared(0.05, workers=0, process_s=0.1)))
+    assert "and 100 ms on one thread, which a loader process has; 5 loader processes" in cause.claim
+    assert evidence_of(cause)["a batch on one thread"] == 0.1
+    assert "thread" not in finding(input_bound_rule(prepared(0.05, workers=0, process_s=0.05))).claim
+
+
 def test_one_process_is_counted_as_one() -> None:
     cause = finding(input_bound_rule(prepared(0.01, cores=2, workers=0)))
     assert "; 1 loader process would hide it." in cause.claim

@@ -251,6 +251,12 @@ def test_what_was_only_tried_has_no_launch() -> None:
     (row, _) = rows_of(tuning_sections(tuning(**{**NOTHING, "combinations": (tried, CURRENT)}))[1])
     assert (row["step time"], row["launches"]) == ("4.00 ms", "0")
     assert row["remark"] == "tried in another one's start: no verdict"
+    faster = combination("c 3", speedup=3.0, launches=1, tried_step_s=0.003)
+    rows = rows_of(tuning_sections(tuning(combinations=(faster, FAST, CURRENT)))[1])
+    assert [row["remark"] for row in rows][:2] == [
+        "tried in another one's start: no verdict",
+        "recommended",
+    ]
 
 
 def test_remarks_name_what_forbids_a_combination() -> None:

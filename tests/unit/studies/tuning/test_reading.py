@@ -146,6 +146,9 @@ def test_what_was_only_tried_has_the_step_that_its_speedup_says() -> None:
     assert (tried.launches, tried.verdict) == (0, None)
     assert tried.step_s == pytest.approx(0.75 * rows[("precision bf16",)].step_s, rel=0.01)
     assert tried.speedup.value == pytest.approx(current.step_s / tried.step_s, rel=1e-6)
+    made.add(BOTH, "explore", BF16, status="failed", reason="lost")
+    row = next(row for row in made.read().combinations if row.levers == tried.levers)
+    assert (row.launches, row.step_s, row.failure) == (0, tried.step_s, "failed: lost")
 
 
 def test_a_try_does_not_count_once_the_same_set_was_launched() -> None:

@@ -239,6 +239,43 @@ def test_batches_are_counted(samples: TensorDataset) -> None:
     assert watch.batches == 3
 
 
+class CountsThreads(torch.utils.data.Dataset[float]):
+    """Remembers on how many threads each sample was prepared."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.threads: list[int] = []
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, number: int) -> float:
+        self.threads.append(torch.get_num_threads())
+        return float(number)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_one_batch_of_the_data_that_train_is_prepared_on_one_thread(workers: int) -> None:
+    validation, training = CountsThreads(2), CountsThreads(4)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    watch = installed({})
+    try:
+        list(DataLoader(validation, batch_size=1))
+        assert watch.process_s is None  # nobody knows yet which data train the model
+        watch.reset()
+        batches = iter(DataLoader(training, batch_size=1, num_workers=workers))
+        next(batches), next(batches)
+        watch.settle()
+        assert (watch.process_s is None) == (workers == 1)
+        list(batches)
+    finally:
+        watch.remove()
+        torch.set_num_threads(before)
+    assert validation.threads == [2, 1]
+    assert training.threads == ([2, 1, 2, 2] if workers == 0 else [])
+
+
 def test_preloaded_batches_have_the_length_of_the_loader(samples: TensorDataset) -> None:
     watch = installed({}, preloads=True)
     try:
