@@ -160,6 +160,7 @@ def test_a_gpu_that_waits_for_a_busy_core_is_started_too_slowly() -> None:
     cause = finding(host_bound_rule(facts(telemetry=IDLE)))
     evidence = evidence_of(cause)
     assert (evidence["GPU busy"], evidence["busy cores"]) == (0.4, 1.0)
+    assert cause.cost_s is None
     assert evidence["step"] == pytest.approx(STEP_S)
     assert levers(cause) == ["compile=reduce-overhead", "batch_size"]
     assert cause.share == 0.0  # what it costs was not measured

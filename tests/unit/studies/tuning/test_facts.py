@@ -49,14 +49,32 @@ def test_waiting_for_input_is_a_share_of_the_step() -> None:
     assert parts.times["optimizer"] == pytest.approx(0.06)
 
 
-def test_reordering_images_is_a_part_of_convolutions() -> None:
-    trial = make_trial(world_size=1, strategy="single").replace(device="cuda")
-    seen = make_result(breakdown_of(trial), [[0.010] * 10])
+ON_GPU = make_trial(world_size=1, strategy="single").replace(device="cuda")
+
+
+def recorded(**counters: float) -> Result:
+    """Recorded steps that compute for 8 of 10 ms, and wait for input else."""
+    made = make_result(breakdown_of(ON_GPU), [[0.010] * 10])
     times = {"forward_s": 0.004, "backward_s": 0.004, "idle_input_s": 0.002, "step_s": 0.010}
     samples = {f"parts/{name}": [times.get(name, 0.0)] * 10 for name in (*step_parts.PARTS, "step_s")}
-    counters = {"matrix_product_s": 0.003, "convolution_s": 0.002, "layout_s": 0.001}
-    ranks = [dataclasses.replace(record, samples=samples, counters=counters) for record in seen.ranks]
-    parts = parts_of_trial([result(trial, 0.010), dataclasses.replace(seen, ranks=ranks)], trial, trial)
+    ranks = [dataclasses.replace(record, samples=samples, counters=counters) for record in made.ranks]
+    return dataclasses.replace(made, ranks=ranks)
+
+
+@pytest.mark.parametrize("seen", [(), (recorded(),)], ids=["timed", "recorded"])
+def test_what_a_process_takes_for_a_batch_is_known_beside_what_the_rank_takes(seen: tuple[Result]) -> None:
+    made = result(ON_GPU, 0.010)
+    counters = {"loader_s": 0.002, "loader/prepare_s": 0.002, "loader/process_s": 0.02, "loader/workers": 0}
+    ranks = [dataclasses.replace(record, counters={**record.counters, **counters}) for record in made.ranks]
+    parts = parts_of_trial([dataclasses.replace(made, ranks=ranks), *seen], ON_GPU, ON_GPU)
+    assert parts is not None
+    assert parts.times["prepare"] == pytest.approx(0.2)
+    assert parts.process_prepare == pytest.approx(2.0)
+
+
+def test_reordering_images_is_a_part_of_convolutions() -> None:
+    seen = recorded(matrix_product_s=0.003, convolution_s=0.002, layout_s=0.001)
+    parts = parts_of_trial([result(ON_GPU, 0.010), seen], ON_GPU, ON_GPU)
     assert parts is not None
     assert parts.times["convolutions"] == pytest.approx(0.3)
     assert parts.times["products"] == pytest.approx(0.1)
