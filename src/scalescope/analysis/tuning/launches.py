@@ -79,18 +79,19 @@ class TunedLaunches:
     _counted: list[tuple[int, TunedLaunch]] = field(init=False, default_factory=list)  # with their places
 
     def __post_init__(self) -> None:
-        measured = [launch for launch in self.launches if launch.log_rate is not None]
-        launched = {launch.levers for launch in measured if not launch.is_within}
-        for levers in dict.fromkeys(launch.levers for launch in measured):
-            members = [launch for launch in measured if launch.levers == levers]
-            own = [launch for launch in members if not launch.is_within] or members
-            counted = [launch for launch in own if launch.is_quiet] or own
-            self._rates[levers] = [launch.log_rate or 0.0 for launch in counted]
+        measured = [
+            (place, launch) for place, launch in enumerate(self.launches) if launch.log_rate is not None
+        ]
+        launched = {launch.levers for _, launch in measured if not launch.is_within}
         self._counted = [
             (place, launch)
-            for place, launch in enumerate(self.launches)
-            if launch.log_rate is not None and not (launch.is_within and launch.levers in launched)
+            for place, launch in measured
+            if not launch.is_within or launch.levers not in launched
         ]
+        for levers in dict.fromkeys(launch.levers for _, launch in measured):
+            members = [launch for _, launch in self._counted if launch.levers == levers]
+            quiet = [launch for launch in members if launch.is_quiet] or members
+            self._rates[levers] = [launch.log_rate or 0.0 for launch in quiet]
 
     @property
     def combinations(self) -> tuple[Combination, ...]:

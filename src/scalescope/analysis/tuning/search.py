@@ -332,8 +332,10 @@ class SearchPosition:
 
     def _belongs(self, option: Option, chosen: Combination) -> bool:
         """Whether an expert would write it at once beside others."""
-        if option.sets_processes or not option.needs_promise:
-            return not option.sets_processes
+        if option.sets_processes:
+            return False
+        if not option.needs_promise:
+            return True
         compiling = self._by_promise((o for o in self.search.options if o.compiles), chosen)[:1]
         bases = [chosen, *(self.search.with_option(chosen, compiled) for compiled in compiling)]
         return any(self._adds(option, base) > _WORTH_WRITING for base in bases)

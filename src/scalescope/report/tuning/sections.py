@@ -105,7 +105,7 @@ class TriedCombination:
     loss_unknown: UnknownLoss | None = None  # why losses could not be compared, of a script
     is_confirmed: bool = False  # the speedup is that of new launches, made in turns with the current settings
     failure: str | None = None  # of a launch, where others worked
-    tried_step_s: float | None = None  # of what was only tried in the start of another one, beside its steps
+    tried_step_s: float | None = None  # of what was only tried in the start of another one, by its speedup
 
     @property
     def step_s(self) -> float:

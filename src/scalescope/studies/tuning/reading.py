@@ -171,12 +171,14 @@ class _TuningReader:
             loss_unknown=None if self._only_tried(levers) else loss.unknown,
             is_confirmed=bool(levers) and self._confirmed.count(levers) > 0,
             failure=self._later_failure(levers),
-            tried_step_s=self._current_step_s / speedup.value if self._only_tried(levers) else None,
+            tried_step_s=self._tried_step_s(levers, speedup),
         )
 
-    @property
-    def _current_step_s(self) -> float:
-        return math.nan if self._baseline is None else self._baseline.step_time_s.value
+    def _tried_step_s(self, levers: Combination, speedup: Estimate) -> float | None:
+        """The step of what was only tried: that of the current settings, by its speedup."""
+        if self._baseline is None or not self._only_tried(levers):
+            return None
+        return self._baseline.step_time_s.value / speedup.value
 
     def _only_tried(self, levers: Combination) -> bool:
         """Whether it has no launch of its own; its losses then continue another configuration's training."""
