@@ -131,7 +131,7 @@ def test_everything_is_launched_once_and_nothing_is_claimed() -> None:
     drawn_chapter = chapter(ReportInput(title="", analyzed_runs=(AnalyzedRun(report.run),)))
     assert drawn_chapter is not None
     (drawn,) = drawn_chapter.figures[0].panels[0].series
-    assert drawn.label == "no verdict: single launch"
+    assert drawn.label == "no verdict: at most one launch"
     assert drawn.x and not any(drawn.interval(index) for index in range(len(drawn.x)))
 
 

@@ -200,7 +200,7 @@ def test_combinations_of_levers_have_their_intervals(tmp_path: Path) -> None:
     assert panel.names == ("a + b", "c (the loss differs)", "d")
     assert [(drawn.label, drawn.x) for drawn in panel.series] == [
         ("faster", (1.4, 1.2)),
-        ("no verdict: single launch", (0.9,)),
+        ("no verdict: at most one launch", (0.9,)),
     ]
     assert panel.series[0].interval(0) == (1.3, 1.5)
 

@@ -12,7 +12,7 @@ from scalescope.report.tuning.sections import CURRENT
 from scalescope.results.run_folder import TUNING, read_json
 
 _MOST_POINTS = 50  # of a curve of losses: of more steps, means are drawn
-_NOT_COMPARED = "no verdict: single launch"
+_NOT_COMPARED = "no verdict: at most one launch"
 _GROUPS = ("faster", "slower", "no difference", "inconclusive", _NOT_COMPARED)
 
 
